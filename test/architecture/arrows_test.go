@@ -11,7 +11,7 @@ import (
 // pattern with /... at its end also matches all packages below it. The longest matching pattern decides.
 var rows = [][]string{
 	{"cmd/..."},
-	{"internal/cli", "internal/local/demo", "internal/local/fleet", "internal/local/controlplane", "internal/local/thirdparty", "internal/mqttacl", "internal/install"},
+	{"internal/cli", "internal/local/demo", "internal/local/fleet", "internal/local/controlplane", "internal/local/postgres", "internal/local/thirdparty", "internal/mqttacl", "internal/install"},
 	{"internal/broker"},
 	{"internal/broker/admin"},
 	{"internal/broker/delivery", "internal/broker/ingest", "internal/broker/registration"},
@@ -19,10 +19,11 @@ var rows = [][]string{
 	{"internal/broker/deliveryqueue"},
 	{"internal/broker/request", "internal/broker/settings"},
 	{"internal/broker/listener/..."},
-	{"internal/broker/tokens"},
+	{"internal/broker/tokens", "internal/broker/denylist"},
+	{"internal/broker/changefeed"},
 	{"internal/broker/store/..."},
 	{"internal/broker/quota"},
-	{"internal/broker/authz", "internal/broker/audit", "internal/broker/denylist"},
+	{"internal/broker/authz", "internal/broker/audit"},
 	{"internal/hubsource/...", "internal/admission/..."},
 	{"pkg/agent", "pkg/agent/registration"},
 	{"pkg/agent/..."},

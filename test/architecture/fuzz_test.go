@@ -30,6 +30,8 @@ var decoders = map[string]string{
 	"internal/broker/admin parseToken":                       "internal/broker/admin FuzzParseToken",
 	"internal/broker/request Decode":                         "internal/broker FuzzPublish",
 	"internal/broker/syncstate Sources.LastPosition":         "internal/broker/syncstate FuzzLastPosition",
+	"internal/broker/syncstate parseRow":                     "internal/broker/syncstate FuzzRows",
+	"internal/broker/syncstate parseState":                   "internal/broker/syncstate FuzzRows",
 	"internal/earliest Parse":                                "internal/earliest FuzzParse",
 	"internal/broker/denylist ParseSubject":                  "internal/broker/denylist FuzzParseSubject",
 	"internal/broker/delivery parsePageToken":                "internal/broker/delivery FuzzParsePageToken",
@@ -39,17 +41,25 @@ var decoders = map[string]string{
 	"internal/broker/listener/mqtt validate":                 "internal/broker/listener/mqtt FuzzCheck",
 	"internal/broker/listener/mqtt decode":                   "internal/broker/listener/mqtt FuzzCheck",
 	"internal/broker/listener/mqtt wire.read":                "internal/broker/listener/mqtt FuzzConversation",
-	"internal/broker/store/pebble decodeMeta":                "internal/broker/store/pebble FuzzDecodeMeta",
 	"internal/broker/store/pebble decodeNumber":              "internal/broker/store/pebble FuzzDecodeChange",
-	"internal/broker/store/pebble decodeIncarnation":         "internal/broker/store/pebble FuzzDecodeChange",
-	"internal/broker/store/pebble parseChange":               "internal/broker/store/pebble FuzzDecodeChange",
-	"internal/broker/store/pebble parseClusterKey":           "internal/broker/store/pebble FuzzParseKey",
-	"internal/broker/store/pebble parseMeta":                 "internal/broker/store/pebble FuzzDecodeMeta",
-	"internal/broker/store/pebble parseNumberKey":            "internal/broker/store/pebble FuzzParseKey",
+	"internal/broker/agentstatus State.UnmarshalText":        "internal/broker/agentstatus FuzzRow",
+	"internal/broker/agentstatus decodeRow":                  "internal/broker/agentstatus FuzzRow",
+	"internal/broker/store ParseBinding":                     "internal/broker/store/pebble FuzzParseKey",
+	"internal/broker/store ParseScopedName":                  "internal/broker/store/pebble FuzzParseKey",
+	"internal/broker/store/pebble parseFormerClusterKey":     "internal/broker/store/pebble FuzzParseKey",
 	"internal/broker/store/pebble parseOwnerKey":             "internal/broker/store/pebble FuzzParseKey",
-	"internal/broker/store/pebble parseRecordKey":            "internal/broker/store/pebble FuzzParseKey",
 	"internal/broker/store/pebble readClean":                 "internal/broker/store/pebble FuzzUnseal",
-	"internal/broker/store/pebble unseal":                    "internal/broker/store/pebble FuzzUnseal",
+	"internal/broker/store/postgres decodeChange":            "internal/broker/store/postgres FuzzEntries",
+	"internal/broker/store/postgres decodeEntries":           "internal/broker/store/postgres FuzzEntries",
+	"internal/broker/store/postgres decodeKey":               "internal/broker/store/postgres FuzzEntries",
+	"internal/broker/store/postgres decodeWrite":             "internal/broker/store/postgres FuzzEntries",
+	"internal/broker/store/value DecodeBookmark":             "internal/broker/store/pebble FuzzDecodeChange",
+	"internal/broker/store/value DecodeChange":               "internal/broker/store/pebble FuzzDecodeChange",
+	"internal/broker/store/value DecodeIncarnation":          "internal/broker/store/pebble FuzzDecodeChange",
+	"internal/broker/store/value DecodeMeta":                 "internal/broker/store/value FuzzValue",
+	"internal/broker/store/value ParseKey":                   "internal/broker/store/pebble FuzzParseKey",
+	"internal/broker/store/value ParseMeta":                  "internal/broker/store/pebble FuzzDecodeMeta",
+	"internal/broker/store/value ParseNumberKey":             "internal/broker/store/pebble FuzzParseKey",
 	"internal/broker/tokens Tokens.Authenticate":             "internal/broker/tokens FuzzAuthenticate",
 	"internal/cli agentOf":                                   "internal/cli FuzzApplication",
 	"internal/cli applicationOf":                             "internal/cli FuzzApplication",
@@ -165,7 +175,7 @@ var notFuzzed = []string{"internal/pki ParseRole", "internal/install ParseIssuer
 // fuzzed reports whether the decoders of a file need a fuzz target. Packages for a local fleet read only their
 // own files.
 func fuzzed(s source) bool {
-	for _, dir := range []string{"internal/local/demo", "internal/local/fleet", "internal/local/controlplane", "internal/local/thirdparty", "internal/childproc"} {
+	for _, dir := range []string{"internal/local/demo", "internal/local/fleet", "internal/local/controlplane", "internal/local/postgres", "internal/local/thirdparty", "internal/childproc"} {
 		if matches(dir+"/...", s.dir()) {
 			return false
 		}

@@ -124,6 +124,19 @@ func TestCharts_RenderRegistration(t *testing.T) {
 	}
 }
 
+// TestCharts_RenderPostgres: with PostgreSQL, the chart of the broker renders the component postgres, with and
+// without registration.
+func TestCharts_RenderPostgres(t *testing.T) {
+	for dir, set := range map[string]string{
+		filepath.Join(root, "deploy", "broker-postgres"): "postgres.secret=hawser-broker-postgres",
+		filepath.Join("testdata", "broker", "postgres"):  "registration.enabled=true,postgres.secret=mine,postgres.replicas=2,postgres.port=6432",
+	} {
+		if diff := cmp.Diff(kustomize(t, dir), render(t, "broker", "hawser", "--set", set)); diff != "" {
+			t.Errorf("%s (-kustomize +helm):\n%s", dir, diff)
+		}
+	}
+}
+
 // TestCharts_RenderRegistrationWithoutControllers: if Open Cluster Management handles the members, the rest of
 // the overlay is complete.
 func TestCharts_RenderRegistrationWithoutControllers(t *testing.T) {
@@ -414,7 +427,9 @@ func TestCharts_SettingsOfMonitoringBackupsAndProxy(t *testing.T) {
 			}
 		}
 	}
-	for program, set := range map[string]string{"agent": "proxy.https=http://ann:secret@proxy.example:3128", "broker": "backup.schedule=daily"} {
+	for set, program := range map[string]string{
+		"proxy.https=http://ann:secret@proxy.example:3128": "agent", "backup.schedule=daily": "broker", "backup.enabled=true,postgres.secret=db": "broker", "postgres.replicas=0": "broker",
+	} {
 		if out, err := runHelm(t, "template", "a-release", chart(program), "--set", set); err == nil {
 			t.Errorf("%s takes %s: %s", program, set, out)
 		}
@@ -469,5 +484,28 @@ func TestCharts_CommandsOfTheNotes(t *testing.T) {
 	}
 	if typed < 12 {
 		t.Errorf("the notes print %d commands only", typed)
+	}
+}
+
+// TestExamples_Build: the examples of deploy/ build. A second cell has no object of the first one.
+func TestExamples_Build(t *testing.T) {
+	example := func(path ...string) map[string]object {
+		return kustomize(t, filepath.Join(append([]string{root, "deploy", "examples"}, path...)...))
+	}
+	if all := example("cloudnativepg"); all["Cluster hawser-db"] == nil || all["PersistentVolumeClaim hawser-broker"] != nil {
+		t.Errorf("cloudnativepg has %v", slices.Sorted(maps.Keys(all)))
+	}
+	for program, first := range map[string]string{"broker": "broker-postgres", "hub-source": "hub-source"} {
+		theirs := kustomize(t, filepath.Join(root, "deploy", first))
+		for name, o := range example("second-cell", program) {
+			namespace := o["metadata"].(object)["namespace"]
+			if namespace == nil && theirs[name] != nil || namespace != nil && namespace != "hawser-b" {
+				t.Errorf("%s in namespace %v is the first cell's too", name, namespace)
+			}
+			text, err := json.Marshal(o)
+			if err != nil || strings.Contains(string(text), `"namespace":"hawser"`) || strings.Contains(string(text), "webhook-listen") {
+				t.Errorf("%s is not that of a second cell: %v\n%s", name, err, text)
+			}
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -32,9 +33,9 @@ var shared Fleet
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	transport := fleet.GRPC
-	if err := choose(os.Getenv("TRANSPORT"), &transport); err != nil {
-		fmt.Fprintf(os.Stderr, "e2e: TRANSPORT: %v\n", err)
+	transport, brokers := fleet.GRPC, 1
+	if err := choose(&transport, &brokers); err != nil {
+		fmt.Fprintf(os.Stderr, "e2e: %v\n", err)
 		os.Exit(2)
 	}
 	shared.stateless = transport == fleet.Mosquitto
@@ -42,6 +43,7 @@ func TestMain(m *testing.M) {
 		Root:      "../..",
 		Clusters:  []string{cluster1, cluster2},
 		Transport: transport,
+		Brokers:   brokers,
 		// Works change while hub-source is down, and some works are too large for the webhook.
 		NoWebhook: true,
 		// The short grace period makes a wrong eviction visible within a scenario.
@@ -50,30 +52,53 @@ func TestMain(m *testing.M) {
 }
 
 // needBroker are the scenarios that need the Hawser broker. onlyMQTT are those about MQTT. onlyStateless are
-// those about the behavior of stateless brokers.
+// those about the behavior of stateless brokers. onlyReplicas need several brokers. onlyOne are those about the disk
+// of a broker, or about the time without any.
 var (
 	needBroker = []string{
 		"TestBrokerRestoredFromBackup", "TestClusterReplaced", "TestDocumentation_CommandsForTheDemo", "TestForeignCluster", "TestForeignSource",
 		"TestRecreatedWhileAgentIsAway", "TestNoCredentials", "TestProgramSource",
 	}
+	// onlyGRPC has a second broker and hub-source that no configuration for MQTT names.
+	onlyGRPC      = []string{"TestClusterMovesToAnotherCell"}
 	onlyMQTT      = []string{"TestMessagesTwice", "TestSessionTakenOver"}
 	onlyStateless = []string{"TestDroppedSpecs", "TestDroppedStatuses"}
+	onlyReplicas  = []string{"TestBrokersLost", "TestDatabaseRestarted", "TestRollingRestart"}
+	onlyOne       = []string{
+		"TestAgentRestartedWhileBrokerIsAway", "TestBrokerReplaced", "TestBrokerRestoredFromBackup", "TestDocumentation_CommandsForTheDemo",
+		"TestMessagesTwice",
+	}
 )
 
-// choose sets the transport of the fleet, and skips the scenarios for other transports.
-func choose(name string, transport *fleet.Transport) error {
-	if name == "" {
-		name = string(fleet.GRPC)
+// choose sets the transport and the number of brokers of the fleet as the environment requires, and skips the
+// scenarios for others.
+func choose(transport *fleet.Transport, brokers *int) (err error) {
+	if name := os.Getenv("TRANSPORT"); name != "" {
+		if err := transport.Set(name); err != nil {
+			return fmt.Errorf("TRANSPORT: %w", err)
+		}
 	}
-	if err := transport.Set(name); err != nil {
-		return err
+	if number := os.Getenv("BROKERS"); number != "" {
+		if *brokers, err = strconv.Atoi(number); err != nil {
+			return fmt.Errorf("BROKERS: %w", err)
+		}
 	}
 	leave := slices.Concat(onlyMQTT, onlyStateless)
 	switch *transport {
 	case fleet.MQTT:
-		leave = onlyStateless
+		leave = slices.Concat(onlyStateless, onlyGRPC)
 	case fleet.Mosquitto:
-		leave = needBroker
+		leave = slices.Concat(needBroker, onlyGRPC)
+	}
+	if *brokers > 1 {
+		leave = slices.Concat(leave, onlyOne, onlyGRPC)
+	} else {
+		leave = slices.Concat(leave, onlyReplicas)
+	}
+	if *brokers > 1 {
+		leave = slices.Concat(leave, onlyOne)
+	} else {
+		leave = slices.Concat(leave, onlyReplicas)
 	}
 	return flag.Set("test.skip", "^("+strings.Join(leave, "|")+")$")
 }

@@ -21,7 +21,7 @@ func TestKilledDuringUpdates(t *testing.T) {
 	f := &shared
 	for name, next := range map[string][]string{
 		fleet.Broker:    {fleet.AgentOf(cluster1), fleet.AgentOf(cluster2)},
-		fleet.HubSource: {fleet.Broker},
+		fleet.HubSource: f.Brokers(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := f.outage(t)

@@ -122,7 +122,7 @@ func sourceLifecycle(t *testing.T, source *ocmSource, a *ourAgent) {
 	source.update(newWork(cluster1, "w", 2))
 	a.awaitValue("w", "2")
 	source.await(t, 0, "the status of version 2", func(l outputLine) bool {
-		return l.What == "received" && l.Event.Extensions[codec.ExtResourceVersion] == "2"
+		return l.What == "received" && fmt.Sprint(l.Event.Extensions[codec.ExtResourceVersion]) == "2" // a number over gRPC
 	})
 	source.remove(cluster1, "w")
 	a.awaitValue("w", "")

@@ -27,20 +27,26 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// registrar is a hub with its registration source: objects in memory, and a session that serves as hub-source
-// does. Without other instructions it decides as a kube-apiserver does.
+// registrar is a hub with its registration source: objects in memory, and a session at each broker that serves as
+// hub-source does. Without other instructions it decides as a kube-apiserver does.
 type registrar struct {
-	*session.Session
 	t        testing.TB
 	issuer   *testkit.Issuer
 	requests *journal[request]
 	alive    *journal[*hawserv1.LeaseRenewals]
 
-	mu      sync.Mutex
-	objects map[objectKey]*unstructured.Unstructured
-	version int
-	tokens  map[string]string                 // user by token
-	refuse  map[codec.DataType]*metav1.Status // answer to the next request, by data type
+	mu       sync.Mutex
+	sessions []*registrarSession
+	objects  map[objectKey]*unstructured.Unstructured
+	version  int
+	tokens   map[string]string                 // user by token
+	refuse   map[codec.DataType]*metav1.Status // answer to the next request, by data type
+}
+
+// registrarSession is the session of a registrar at one broker.
+type registrarSession struct {
+	*registrar
+	*session.Session
 }
 
 // objectKey identifies an object of the hub.
@@ -84,13 +90,17 @@ func (r *registrar) serve(b *ourBroker) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.Session = session.New(session.Config{
-		Dialer: d, Handler: r, Filter: transport.Filter{Source: src1, DataType: codec.Registrations}, Log: logOf(r.t),
+	s := &registrarSession{registrar: r}
+	s.Session = session.New(session.Config{
+		Dialer: d, Handler: s, Filter: transport.Filter{Source: src1, DataType: codec.Registrations}, Log: logOf(r.t),
 	})
+	r.mu.Lock()
+	r.sessions = append(r.sessions, s)
+	r.mu.Unlock()
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := r.Run(ctx); err != nil && ctx.Err() == nil {
+		if err := s.Run(ctx); err != nil && ctx.Err() == nil {
 			r.t.Errorf("registrar: %v", err)
 		}
 	})
@@ -121,7 +131,8 @@ func envelope() codec.SyncParams {
 }
 
 // Handle implements [session.Handler].
-func (r *registrar) Handle(ctx context.Context, e codec.Event) error {
+func (s *registrarSession) Handle(ctx context.Context, e codec.Event) error {
+	r := s.registrar
 	if e.Type() != codec.TypeRegistrationRequest {
 		return nil // a checkpoint: the registrar keeps no cursor
 	}
@@ -155,7 +166,7 @@ func (r *registrar) Handle(ctx context.Context, e codec.Event) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.Publish(ctx, out)
+	_, err = s.Publish(ctx, out)
 	return err
 }
 
@@ -287,12 +298,9 @@ func (r *registrar) remove(k objectKey) {
 	r.notify(gone)
 }
 
-// notify publishes an object. The caller holds the lock, so that the order is kept. Without a connection it does
-// nothing: the next connection begins with all objects.
+// notify publishes an object at each broker. The caller holds the lock, so that the order is kept. Without a connection
+// it does nothing: the next connection begins with all objects.
 func (r *registrar) notify(o *hawserv1.RegistrationObject) {
-	if r.Session == nil {
-		return
-	}
 	e, err := codec.NewRegistrationObjects(envelope(), &hawserv1.RegistrationObjects{Objects: []*hawserv1.RegistrationObject{o}})
 	if err != nil {
 		r.t.Errorf("registrar: %v", err)
@@ -300,8 +308,10 @@ func (r *registrar) notify(o *hawserv1.RegistrationObject) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if _, err := r.Publish(ctx, e); err != nil {
-		r.t.Errorf("registrar: %v", err)
+	for _, s := range r.sessions {
+		if _, err := s.Publish(ctx, e); err != nil {
+			r.t.Errorf("registrar: %v", err)
+		}
 	}
 }
 

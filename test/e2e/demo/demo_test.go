@@ -143,6 +143,26 @@ func TestDemo_InterruptEndsItInOrder(t *testing.T) {
 	brokerGone(t)
 }
 
+// TestDemo_SeveralBrokers: the tour kills each broker, and the work goes on. Mosquitto runs alone.
+func TestDemo_SeveralBrokers(t *testing.T) {
+	out, err := newDemo(t).run(t, "--once", "--brokers", "3")
+	if transport() == string(fleet.Mosquitto) {
+		if err == nil || !strings.Contains(out, "3 brokers: a demo has 1 to") || !strings.Contains(out, "hint: ") {
+			t.Errorf("three times Mosquitto: %v\n%s", err, out)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"kill -9 of broker-3, and a change of the work: 4 replicas", "answered for generation 4", "broker-3 is back"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the tour does not show %q:\n%s", want, out)
+		}
+	}
+	brokerGone(t)
+}
+
 func TestDemo_PortTaken(t *testing.T) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(t.Context(), "tcp", brokerAddr())

@@ -130,6 +130,8 @@ func programs(hub, cluster terminal) {
 		"POD=$(kubectl -n hawser get pods -l app.kubernetes.io/name=hawser-agent -o name); kubectl -n hawser debug $POD --image=busybox --profile=restricted --target=agent -- kill -USR1 1",
 	)
 	cluster.types("kubectl get pods -n hawser -o yaml => ephemeralContainers: -USR1 targetContainerName:")
+	hub.does("kubectl -n hawser rollout restart deployment/hawser-broker", "kubectl -n hawser scale deployment hawser-broker --replicas=0", "kubectl apply --server-side -k deploy/postgres-migration")
+	hub.types("kubectl -n hawser wait --for=condition=Complete job/hawser-postgres-migration --timeout=1h")
 	file := filepath.Join(cluster.dir, "applied.yaml")
 	if err := os.WriteFile(file, []byte("{apiVersion: work.open-cluster-management.io/v1, kind: AppliedManifestWork, metadata: {name: left}, spec: {hubHash: a, manifestWorkName: left}}"), 0o600); err != nil {
 		cluster.Fatal(err)
@@ -178,6 +180,10 @@ func joining(hub terminal) {
 		"kubectl -n open-cluster-management-hub create rolebinding hawser-hub-source-membership --role=hawser-hub-source-membership --serviceaccount=hawser:hawser-hub-source",
 		"kubectl delete clusterrole,clusterrolebinding hawser-hub-source-membership",
 		"kubectl -n open-cluster-management-hub delete role,rolebinding hawser-hub-source-membership",
+	)
+	hub.does(
+		`echo '{"apiVersion":"cluster.open-cluster-management.io/v1","kind":"ManagedCluster","metadata":{"name":"cluster1"}}' | kubectl apply -f -`,
+		"kubectl label managedcluster cluster1 cell=b --overwrite",
 	)
 	hub.types(
 		"kubectl get csr",

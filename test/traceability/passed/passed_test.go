@@ -26,7 +26,7 @@ const (
 // stages are the required stages: the name of the file that each leaves, and its make target.
 var stages = []struct{ name, target string }{
 	{"unit", "unit"}, {"race", "race"}, {"interop", "interop"}, {"docs", "docs"}, {"hostile", "hostile"}, {"e2e", "e2e"},
-	{"e2e-mqtt-mqtt", "e2e-mqtt"}, {"e2e-mqtt-mosquitto", "e2e-mqtt"},
+	{"e2e-mqtt-mqtt", "e2e-mqtt"}, {"e2e-mqtt-mosquitto", "e2e-mqtt"}, {"e2e-replicas-grpc", "e2e-replicas"},
 }
 
 // outcomes are the results of the tests of one stage.
