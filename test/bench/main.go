@@ -8,6 +8,8 @@
 //	make bench ONLY=mqtt  only MQTT beside gRPC
 //	make bench ONLY=registration  only clusters that join, which come last
 //	make bench ONLY=fleet what the broker needs for a light fleet, beside commit ada167f
+//	make bench ONLY=replicas what three brokers over one database need, lose and delay
+//	make bench ONLY=postgres publishes in a database beside those in the embedded store
 //	make bench ONLY=gate  five minutes beside the commit before, or BASE=commit
 package main
 
@@ -23,7 +25,7 @@ import (
 
 func main() {
 	check := flag.Bool("check", false, "fail where a ratio misses its target")
-	only := flag.String("only", "", "measure one part only: "+partCore+" (broker and delivery), "+partWorks+" (many works on one cluster), "+partMQTT+" (MQTT beside gRPC), "+partRegistration+" (clusters that join), "+partFleet+" (a light fleet beside commit "+oldest+") or "+partGate+" (beside the commit before)")
+	only := flag.String("only", "", "measure one part only: "+partCore+" (broker and delivery), "+partWorks+" (many works on one cluster), "+partMQTT+" (MQTT beside gRPC), "+partRegistration+" (clusters that join), "+partFleet+" (a light fleet beside commit "+oldest+"), "+partReplicas+" (three brokers over one database), "+partPostgres+" (publishes in a database) or "+partGate+" (beside the commit before)")
 	clusters := flag.Int("clusters", 10000, "how many clusters join")
 	idle := flag.Duration("idle", defaultIdle, "how long the fleet rests before its memory is read")
 	agents := flag.Int("agents", 5000, "how many agents the light fleet has")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -17,7 +16,12 @@ func vmPeak(pid int) (int64, error) { return procStatus(pid, "VmHWM") }
 
 // procStatus returns a field of /proc/pid/status that is in kB, in bytes.
 func procStatus(pid int, field string) (int64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	return procKiB(fmt.Sprintf("/proc/%d/status", pid), field)
+}
+
+// procKiB returns a field of a file in /proc that is in kB, in bytes.
+func procKiB(file, field string) (int64, error) {
+	b, err := os.ReadFile(file)
 	if err != nil {
 		return 0, err
 	}
@@ -27,24 +31,46 @@ func procStatus(pid int, field string) (int64, error) {
 			return kib << 10, err
 		}
 	}
-	return 0, fmt.Errorf("process %d shows no %s", pid, field)
+	return 0, fmt.Errorf("%s shows no %s", file, field)
 }
 
-// cpuSeconds returns the processor time of a process, user and system, in seconds. The kernel counts in
-// nanoseconds and shows hundredths.
+// cpuSeconds returns the processor time of a process and its ended children, user and system, in seconds. The kernel
+// counts in nanoseconds and shows hundredths.
 func cpuSeconds(pid int) (float64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	// The name may contain any byte. After it, utime and stime are the 12th and 13th field.
+	// The name may contain any byte. After it, utime, stime, cutime and cstime are the fields from the 12th on.
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(f) < 13 {
+	if len(f) < 15 {
 		return 0, fmt.Errorf("process %d shows no processor time", pid)
 	}
-	user, err := strconv.ParseFloat(f[11], 64)
-	system, err2 := strconv.ParseFloat(f[12], 64)
-	return (user + system) / 100, errors.Join(err, err2)
+	hundredths := 0.0
+	for _, field := range f[11:15] {
+		n, err := strconv.ParseFloat(field, 64)
+		if err != nil {
+			return 0, err
+		}
+		hundredths += n
+	}
+	return hundredths / 100, nil
+}
+
+// usedBy returns memory and processor seconds of processes. Memory that several of them share counts once.
+func usedBy(pids ...int) (u used, err error) {
+	for _, pid := range pids {
+		memory, err := procKiB(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss")
+		if err != nil {
+			return u, err
+		}
+		cpu, err := cpuSeconds(pid)
+		if err != nil {
+			return u, err
+		}
+		u.memory, u.cpu = u.memory+float64(memory)/(1<<20), u.cpu+cpu
+	}
+	return u, nil
 }
 
 // sessionMemory returns the memory that each of n sessions added to the broker, in KiB.

@@ -32,8 +32,15 @@ const (
 // rig is a broker as a process, and a light fleet as another.
 type rig struct {
 	subject
-	dir, addr, admin, control string
-	broker, fleet             *childproc.Process
+	agents
+	dir, addr, admin string
+	broker           *childproc.Process
+}
+
+// agents is the process of a light fleet.
+type agents struct {
+	control string // address for its commands
+	process *childproc.Process
 }
 
 // cost is what a broker has spent since its start.
@@ -78,15 +85,7 @@ func withRig(ctx context.Context, s subject, z size, keys pki.Dir, measure func(
 	if r.admin, err = freeAddr(rigHost); err != nil {
 		return err
 	}
-	if r.control, err = freeAddr(rigHost); err != nil {
-		return err
-	}
-	text := fmt.Sprintf(`listen: %q
-adminListen: %q
-dataDir: %q
-tls: {certFile: %q, keyFile: %q, clientCAFile: %q}
-identities: [{commonName: "hawser:source:%s", role: source, name: %s}]
-`, r.addr, r.admin, filepath.Join(r.dir, "data"), keys.Cert(pki.Broker, "broker"), keys.Key(pki.Broker, "broker"), keys.CACert(), rigSource, rigSource)
+	text := brokerConfig(keys, r.addr, r.admin, filepath.Join(r.dir, "data"))
 	if err := os.WriteFile(r.config(), []byte(text), 0o600); err != nil {
 		return err
 	}
@@ -94,24 +93,56 @@ identities: [{commonName: "hawser:source:%s", role: source, name: %s}]
 		return err
 	}
 	defer func() { r.broker.Kill() }() // the last one
-	if r.fleet, err = childproc.Start(ctx, childproc.Spec{
-		Name: "lightfleet", Path: s.agentsPath, LogFile: filepath.Join(r.dir, "lightfleet.log"), ReadyWithin: fleetReadyWithin,
-		Args: []string{
-			"-addr", r.addr, "-pki", string(keys), "-protocol", strconv.Itoa(s.protocol), "-listen", r.control,
-			"-agents", strconv.Itoa(z.agents), "-works", strconv.Itoa(z.works), "-bytes", strconv.Itoa(workBytes),
-		},
-		Ready: func(ctx context.Context) error { _, err := r.order(ctx, "mark", nil); return err },
-	}); err != nil {
+	fleet := lightFleet{subject: s, size: z, keys: keys, addr: r.addr, dir: r.dir}
+	if r.agents, err = fleet.start(ctx); err != nil {
 		return err
 	}
-	defer r.fleet.Kill()
+	defer r.agents.process.Kill()
 	if err = measure(r); err != nil {
-		err = fmt.Errorf("%s: %w\n%s\n%s", s.name, err, r.broker.LogTail(), r.fleet.LogTail())
+		err = fmt.Errorf("%s: %w\n%s\n%s", s.name, err, r.broker.LogTail(), r.agents.process.LogTail())
 	}
 	return err
 }
 
+// brokerConfig returns the configuration of a broker, with both sources of the benchmarks.
+func brokerConfig(keys pki.Dir, addr, admin, data string) string {
+	return fmt.Sprintf(`listen: %q
+adminListen: %q
+dataDir: %q
+tls: {certFile: %q, keyFile: %q, clientCAFile: %q}
+identities: [{commonName: "hawser:source:%s", role: source, name: %s}, {commonName: "hawser:source:%s", role: source, name: %s}]
+`, addr, admin, data, keys.Cert(pki.Broker, "broker"), keys.Key(pki.Broker, "broker"), keys.CACert(), rigSource, rigSource, source, source)
+}
+
 func (r *rig) config() string { return filepath.Join(r.dir, "broker.yaml") }
+
+// lightFleet describes the process of a light fleet.
+type lightFleet struct {
+	subject
+	size
+	keys  pki.Dir
+	addr  string // of the brokers
+	dir   string // for the log
+	first int    // number of the first agent
+	// perAddress is the number of agents behind one IP address; 0: all.
+	perAddress int
+}
+
+// start starts the light fleet. It does nothing yet.
+func (f *lightFleet) start(ctx context.Context) (a agents, err error) {
+	if a.control, err = freeAddr(rigHost); err != nil {
+		return a, err
+	}
+	a.process, err = childproc.Start(ctx, childproc.Spec{
+		Name: "lightfleet", Path: f.agentsPath, LogFile: filepath.Join(f.dir, "lightfleet.log"), ReadyWithin: fleetReadyWithin,
+		Args: []string{
+			"-addr", f.addr, "-pki", string(f.keys), "-protocol", strconv.Itoa(f.protocol), "-listen", a.control,
+			"-first", strconv.Itoa(f.first), "-per-address", strconv.Itoa(f.perAddress), "-agents", strconv.Itoa(f.agents), "-works", strconv.Itoa(f.works), "-bytes", strconv.Itoa(workBytes),
+		},
+		Ready: func(ctx context.Context) error { _, err := a.order(ctx, "mark", nil); return err },
+	})
+	return a, err
+}
 
 func (r *rig) startBroker(ctx context.Context) error {
 	p, err := childproc.Start(ctx, childproc.Spec{
@@ -125,8 +156,8 @@ func (r *rig) startBroker(ctx context.Context) error {
 }
 
 // order lets the light fleet execute a command. It returns the times that the command measured.
-func (r *rig) order(ctx context.Context, command string, args url.Values) (took []time.Duration, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+r.control+"/"+command+"?"+args.Encode(), nil)
+func (a agents) order(ctx context.Context, command string, args url.Values) (took []time.Duration, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+a.control+"/"+command+"?"+args.Encode(), nil)
 	if err != nil {
 		return nil, err
 	}

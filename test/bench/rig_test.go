@@ -99,3 +99,24 @@ func TestFleetGoals(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// TestReplicaGoals: the quiet p99 does not count as a delay of the rolling restart, and the longest drain decides.
+func TestReplicaGoals(t *testing.T) {
+	f := replicaFigures{
+		killed: arrivals{last: 16 * time.Second}, quiet: publishTimes{p99: time.Second}, restart: publishTimes{p99: 4 * time.Second},
+		stops: []time.Duration{time.Second, 3 * time.Second, 2 * time.Second},
+	}
+	var missed []string
+	for _, g := range f.goals() {
+		if !g.met() {
+			missed = append(missed, g.name)
+		}
+	}
+	if diff := cmp.Diff([]string{"clients of a killed broker in sync elsewhere, s"}, missed); diff != "" {
+		t.Error(diff)
+	}
+	f.restart.p99 += time.Millisecond
+	if f.goals()[1].met() {
+		t.Error("a delay longer than the longest drain meets the target")
+	}
+}

@@ -68,18 +68,22 @@ type bench struct {
 }
 
 func run(ctx context.Context, o options) error {
-	if parts := []string{partCore, partWorks, partMQTT, partRegistration, partFleet, partGate}; o.only != "" && !slices.Contains(parts, o.only) {
+	if parts := []string{partCore, partWorks, partMQTT, partRegistration, partFleet, partGate, partReplicas, partPostgres}; o.only != "" && !slices.Contains(parts, o.only) {
 		return fmt.Errorf("--only %q: use one of %s", o.only, strings.Join(parts, ", "))
 	}
 	root, err := os.Getwd()
 	if err != nil {
 		return err
 	}
-	switch o.only { // these two compare commits, and run only when they are named
+	switch o.only { // these run only when they are named; the first two compare commits
 	case partFleet:
 		return fleetPart(ctx, root, o, os.Stdout)
 	case partGate:
 		return gatePart(ctx, root, o, os.Stdout)
+	case partReplicas:
+		return replicasPart(ctx, root, o, os.Stdout)
+	case partPostgres:
+		return postgresPart(ctx, root, o, os.Stdout)
 	}
 	b := &bench{options: o}
 	if o.only != partRegistration {
@@ -234,11 +238,11 @@ func (b *bench) limits(ctx context.Context) error {
 	}
 	r := &b.results
 	r.fdatasync = append(r.fdatasync, milliseconds(d))
-	_, p50, err := publishRate(ctx, b.echo, 1, b.freshSpec)
+	_, took, err := publishRate(ctx, b.echo, 1, b.freshSpec)
 	if err != nil {
 		return err
 	}
-	r.echoRTT = append(r.echoRTT, milliseconds(p50))
+	r.echoRTT = append(r.echoRTT, milliseconds(percentile(took, 50)))
 	rate, _, err := publishRate(ctx, b.echo, 64, b.freshSpec)
 	r.echo64 = append(r.echo64, rate)
 	return err

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/identity"
@@ -28,8 +30,11 @@ type agent struct {
 	subscribed time.Time
 	// arrived has the latest delivery, if the source has not taken it.
 	arrived chan delivery
+	// first is the version of its first work.
+	first atomic.Int64
 
-	// proven is guarded by fleet.mu: the agent was in sync after the last mark.
+	// proven is guarded by fleet.mu: the agent was in sync after the last mark, or has not lost its broker since the
+	// last watch.
 	proven bool
 }
 
@@ -39,9 +44,9 @@ type delivery struct {
 	at      time.Time
 }
 
-// newAgent makes the agent of a cluster with the credentials and the session of Hawser's agent.
-func (f *fleet) newAgent(cluster string) (*agent, error) {
-	dialer, err := f.dialer(pki.Agent, cluster)
+// newAgent makes the agent of a cluster, which has a number, with the credentials and the session of Hawser's agent.
+func (f *fleet) newAgent(cluster string, number int) (*agent, error) {
+	dialer, err := f.dialer(pki.Agent, cluster, f.addressOf(number))
 	if err != nil {
 		return nil, err
 	}
@@ -55,17 +60,34 @@ func (f *fleet) newAgent(cluster string) (*agent, error) {
 	return a, nil
 }
 
+// sourceIP is the address of the source. A broker serves the handshakes of addresses in turns, and a source does not
+// share the address of thousands of agents.
+var sourceIP = net.IPv4(127, 0, 0, 78)
+
 var discard = slog.New(slog.DiscardHandler)
 
-// dialer returns the product's dialer with the certificate of (role, name).
-func (f *fleet) dialer(role pki.Role, name string) (transport.Dialer, error) {
+// addressOf returns the IP address of an agent, nil for that of the machine.
+func (f *fleet) addressOf(number int) net.IP {
+	if f.perAddress == 0 {
+		return nil
+	}
+	n := number / f.perAddress
+	return net.IPv4(127, 1, byte(n/250), byte(1+n%250))
+}
+
+// dialer returns the product's dialer with the certificate of (role, name) and that address.
+func (f *fleet) dialer(role pki.Role, name string, from net.IP) (transport.Dialer, error) {
 	d := pki.Dir(f.pki)
 	creds, err := identity.Files{CA: d.CACert(), Cert: d.Cert(role, name), Key: d.Key(role, name)}.
 		Client("", func(err error) { fmt.Fprintln(os.Stderr, err) })
 	if err != nil {
 		return nil, err
 	}
-	return transportgrpc.NewDialer(transportgrpc.Options{Target: f.addr, Credentials: creds, Log: discard})
+	o := transportgrpc.Options{Target: f.addr, Credentials: creds, Log: discard}
+	if from != nil {
+		o.DialContext = (&net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}).DialContext
+	}
+	return transportgrpc.NewDialer(o)
 }
 
 // Hello implements session.Handler.
@@ -102,6 +124,9 @@ func (a *agent) Handle(ctx context.Context, e codec.Event) error {
 		return err
 	}
 	a.held.put(id, int64(version), tag)
+	if id == workID(a.cluster, 0) {
+		a.first.Store(int64(version))
+	}
 	select {
 	case <-a.arrived: // an earlier delivery that the source has not taken
 	default:
@@ -150,4 +175,4 @@ func (a *agent) list() (codec.Event, error) {
 func (a *agent) id() string { return a.cluster + "-agent" }
 
 // Disconnected implements session.Handler. The next Hello resumes from the cursor.
-func (a *agent) Disconnected(err error) { a.fleet.disconnected(err) }
+func (a *agent) Disconnected(err error) { a.fleet.disconnected(a, err) }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -20,9 +22,10 @@ import (
 const syncedWithin = 10 * time.Minute
 
 type config struct {
-	addr, pki            string
-	protocol             int
-	agents, works, bytes int
+	addr, pki                   string
+	protocol                    int
+	agents, first, works, bytes int
+	perAddress                  int // agents behind one IP address; 0: all
 }
 
 // fleet is the source and all agents.
@@ -31,25 +34,27 @@ type fleet struct {
 	agents  []*agent
 	ids     atomic.Int64 // counts events
 	version atomic.Int32 // of the last update
+	traffic *traffic     // nil before the first one
 
 	mu sync.Mutex
 	// marked is the start of the measured time. took has the time from it until each agent was in sync. all is
-	// closed when every agent was.
-	marked time.Time
-	took   []time.Duration
-	all    chan struct{}
-	lost   error // why the last connection ended
+	// closed when every agent was. watched: the times are of agents that lost their broker after the mark.
+	marked  time.Time
+	took    []time.Duration
+	all     chan struct{}
+	watched bool
+	lost    error // why the last connection ended
 }
 
 func newFleet(c config) (*fleet, error) {
 	f := &fleet{config: c}
 	f.version.Store(1)
 	for i := range c.agents {
-		cluster := fmt.Sprintf("bench-%d", i)
+		cluster := fmt.Sprintf("bench-%d", c.first+i)
 		if err := certify(pki.Dir(c.pki), cluster); err != nil {
 			return nil, err
 		}
-		a, err := f.newAgent(cluster)
+		a, err := f.newAgent(cluster, c.first+i)
 		if err != nil {
 			return nil, err
 		}
@@ -80,24 +85,42 @@ func certify(d pki.Dir, cluster string) error {
 // measured times, in nanoseconds.
 //
 //	load     publishes all works
-//	start    marks, and starts all agents
+//	start    marks, and starts all agents, ?rate= a second; without it all at once
 //	mark     begins the measured time of the next synced
 //	synced   waits until all agents are in sync on a subscription after the mark; the times since the mark
 //	update   publishes a new version of one work of each of the first ?clusters= clusters, ?rounds= times; the times
 //	         from each publish to its delivery
+//	watch    begins the measured time of returned
+//	returned the times since watch at which agents that have lost their broker were in sync again, so far
+//	traffic  begins to publish new versions, ?rate= a second
+//	accepted ends the traffic, and waits until each agent has the last accepted version; the times of the publishes
 func (f *fleet) handler() http.Handler {
 	m := http.NewServeMux()
 	for path, execute := range map[string]func(*http.Request) ([]time.Duration, error){
 		"load": func(r *http.Request) ([]time.Duration, error) { return nil, f.load(r.Context()) },
 		"start": func(r *http.Request) ([]time.Duration, error) {
-			f.start(context.WithoutCancel(r.Context()))
-			return nil, nil
+			perSecond, err := strconv.Atoi(cmp.Or(r.FormValue("rate"), "0"))
+			f.start(context.WithoutCancel(r.Context()), perSecond)
+			return nil, err
 		},
 		"mark": func(*http.Request) ([]time.Duration, error) {
-			f.mark()
+			f.mark(false)
 			return nil, nil
 		},
-		"synced": func(r *http.Request) ([]time.Duration, error) { return f.synced(r.Context()) },
+		"watch": func(*http.Request) ([]time.Duration, error) {
+			f.mark(true)
+			return nil, nil
+		},
+		"returned": func(*http.Request) ([]time.Duration, error) { return f.returned(), nil },
+		"traffic": func(r *http.Request) ([]time.Duration, error) {
+			rate, err := strconv.Atoi(r.FormValue("rate"))
+			if err != nil {
+				return nil, err
+			}
+			return nil, f.beginTraffic(context.WithoutCancel(r.Context()), rate)
+		},
+		"accepted": func(r *http.Request) ([]time.Duration, error) { return f.endTraffic(r.Context()) },
+		"synced":   func(r *http.Request) ([]time.Duration, error) { return f.synced(r.Context()) },
 		"update": func(r *http.Request) ([]time.Duration, error) {
 			clusters, err := strconv.Atoi(r.FormValue("clusters"))
 			rounds, err2 := strconv.Atoi(r.FormValue("rounds"))
@@ -119,11 +142,14 @@ func (f *fleet) handler() http.Handler {
 	return m
 }
 
-// start starts all agents. They run until ctx ends.
-func (f *fleet) start(ctx context.Context) {
-	f.mark()
-	for _, a := range f.agents {
+// start starts so many agents per second, or all at once if that is 0. They run until ctx ends.
+func (f *fleet) start(ctx context.Context, perSecond int) {
+	f.mark(false)
+	for i, a := range f.agents {
 		go func() {
+			if perSecond > 0 {
+				<-time.After(time.Duration(i) * time.Second / time.Duration(perSecond))
+			}
 			if err := a.session.Run(ctx); err != nil {
 				fmt.Fprintln(os.Stderr, err) // the configuration is invalid; synced never ends
 			}
@@ -131,13 +157,21 @@ func (f *fleet) start(ctx context.Context) {
 	}
 }
 
-func (f *fleet) mark() {
+// mark begins the measured time: of all agents, or if watched of those that lose their broker from now on.
+func (f *fleet) mark(watched bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.marked, f.took, f.all = time.Now(), nil, make(chan struct{})
+	f.marked, f.took, f.all, f.watched = time.Now(), nil, make(chan struct{}), watched
 	for _, a := range f.agents {
-		a.proven = false
+		a.proven = watched
 	}
+}
+
+// returned returns the times of the agents that have come back, in order.
+func (f *fleet) returned() []time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.took)
 }
 
 // inSync records that the broker accepted an ack with an equal digest. An ack on a subscription from before the
@@ -150,15 +184,18 @@ func (f *fleet) inSync(a *agent) {
 	}
 	a.proven = true
 	f.took = append(f.took, time.Since(f.marked))
-	if len(f.took) == len(f.agents) {
+	if len(f.took) == len(f.agents) && !f.watched {
 		close(f.all)
 	}
 }
 
-func (f *fleet) disconnected(err error) {
+func (f *fleet) disconnected(a *agent, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lost = err
+	if f.watched {
+		a.proven = false
+	}
 }
 
 // synced waits until all agents are in sync. It returns the times, in order.

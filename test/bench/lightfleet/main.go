@@ -1,4 +1,4 @@
-// Command lightfleet is one source and many light agents, for the parts fleet and gate of the benchmarks. A light
+// Command lightfleet is one source and many light agents, for the parts fleet, gate and replicas of the benchmarks. A light
 // agent has the connection, the session and the acknowledgements of Hawser's agent. It has no cluster: it keeps
 // only the tags of its works. The benchmark controls this program over HTTP, see [fleet.handler].
 //
@@ -20,10 +20,12 @@ import (
 
 func main() {
 	var c config
-	flag.StringVar(&c.addr, "addr", "", "host:port of the broker")
+	flag.StringVar(&c.addr, "addr", "", "host:port of the broker, or of several ones, separated by commas")
 	flag.StringVar(&c.pki, "pki", "", "directory with the certificates")
 	flag.IntVar(&c.protocol, "protocol", 0, "version of the Hawser extensions that the broker speaks")
 	flag.IntVar(&c.agents, "agents", 0, "number of agents, each of one cluster")
+	flag.IntVar(&c.first, "first", 0, "number of the first agent, of several light fleets")
+	flag.IntVar(&c.perAddress, "per-address", 0, "number of agents behind one IP address; 0: all")
 	flag.IntVar(&c.works, "works", 0, "number of works of each cluster")
 	flag.IntVar(&c.bytes, "bytes", 2048, "bytes of the data of a work")
 	listen := flag.String("listen", "", "host:port for the commands of the benchmark")

@@ -80,7 +80,7 @@ func (f *fleet) deliver(ctx context.Context, conn transport.Conn, a *agent) (tim
 
 // publishAll runs all publishers, each on one of the source's connections.
 func (f *fleet) publishAll(ctx context.Context, run func(ctx context.Context, conn transport.Conn, worker int) error) error {
-	dialer, err := f.dialer(pki.Source, source)
+	dialer, err := f.dialer(pki.Source, source, sourceIP)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (f *fleet) publishAll(ctx context.Context, run func(ctx context.Context, co
 }
 
 func (f *fleet) publish(ctx context.Context, conn transport.Conn, cluster string, work int, version int32) error {
-	id := fmt.Sprintf("%s-w%d", cluster, work)
+	id := workID(cluster, work)
 	e, err := codec.Builder{
 		ID: f.newID(), Time: time.Now(), Source: source, Cluster: cluster,
 		Type: codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Spec, Action: codec.UpdateRequest}.String(),
@@ -122,6 +122,9 @@ func (f *fleet) publish(ctx context.Context, conn transport.Conn, cluster string
 	}
 	return err
 }
+
+// workID returns the id of a work, by its number in the cluster.
+func workID(cluster string, work int) string { return fmt.Sprintf("%s-w%d", cluster, work) }
 
 // payload returns the data of a work with about n bytes. Like the data of Secrets it cannot be compressed well.
 func payload(n int) []byte {

@@ -65,6 +65,12 @@ var charts = []chart{
 		over("publishes, 64 in flight", "publishes with 64 in flight, MQTT : gRPC"),
 		over("deliveries, 3,000 sessions", "deliveries at 3,000 sessions, MQTT : gRPC"),
 	)},
+	{"postgres.svg", "Durable publishes with 64 in flight, by store (more is better)", "publishes per second, as ratio to the embedded store", false, []row{
+		inStore("one broker, embedded store", embedded, ""),
+		inStore("one broker over PostgreSQL", "PostgreSQL × 1", "publishes at 64, PostgreSQL × 1 : embedded store"),
+		inStore("three brokers over PostgreSQL", "PostgreSQL × 3", ""),
+		inStore("one broker, delays to PostgreSQL and its standby", "with delays", ""),
+	}},
 	{"memory.svg", "Memory of a broker for an idle session, of 3,000 with TLS (less is better)", "KiB, as ratio to Mosquitto", false, []row{
 		idleSession("gRPC at Hawser's broker", hawser, "gRPC"),
 		idleSession("MQTT at Hawser's broker", hawser, "MQTT"),
@@ -108,6 +114,19 @@ const parallelClient = "as many requests by a *"
 // besideClient is the time of that client beside a time of the agent.
 func besideClient(name, color, time, limit string) row {
 	r := row{name, color, ref{works, parallelClient}, ref{works, time}, ref{}}
+	if limit != "" {
+		r.limit = ref{targets, limit}
+	}
+	return r
+}
+
+// embedded is the column of the embedded store in the part postgres.
+const embedded = "embedded store"
+
+// inStore is the rate of publishes with a store beside that with the embedded one.
+func inStore(name, store, limit string) row {
+	const rate = "durable publishes a second, 64 in flight"
+	r := row{name, hawser, ref{store, rate}, ref{embedded, rate}, ref{}}
 	if limit != "" {
 		r.limit = ref{targets, limit}
 	}
