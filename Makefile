@@ -30,7 +30,7 @@ ready = .ci/progress "building $(1)" go tool -modfile=$(CURDIR)/tools/$(1)/go.mo
 # All packages except those whose tests need a control plane, programs of Debian, Helm, built
 # programs or the results of other stages. The simulator plays for a fixed time, so it begins
 # first and runs beside the others.
-UNIT = $$(go list ./test/sim ./... | grep -Ev '/internal/local/thirdparty$$|/test/(alerts|charts|e2e|docs|attack|interop|traceability/passed)(/|$$)')
+UNIT = $$(go list ./test/sim ./... | grep -Ev '/internal/local/(thirdparty|postgres)$$|/store/postgres$$|/test/(alerts|charts|e2e|docs|attack|interop|traceability/passed)(/|$$)|/test/histories$$')
 # Runs go test, and keeps its events for the stage guarantees. With AGAIN=1 failed tests
 # run once more, alone. $(1) is part of the name of the events' file.
 gotest = go run ./tools/testlog/gotest .cache/tests/$@$(1).json
@@ -130,9 +130,20 @@ controlplane: ## build the Kubernetes control plane and kubectl that tests and d
 		HAWSER_CONTROLPLANE_DIR=$$dir $(gotest) -C=test/controlplane -count=1 ./functional
 
 .PHONY: debian
-debian: ## fetch Mosquitto, Squid, Prometheus and Alertmanager (Debian's packages, unpacked into the cache), try them, and test the alerts
-	@for p in mosquitto squid prometheus prometheus-alertmanager; do internal/local/thirdparty/fetch.sh $$p; done
-	@$(gotest) -count=1 ./internal/local/thirdparty ./test/alerts
+debian: ## fetch Mosquitto, Squid, Prometheus, Alertmanager, PostgreSQL and PgBouncer (Debian's packages, unpacked into the cache), try them, and test the alerts and the store in PostgreSQL
+	@for p in mosquitto squid prometheus prometheus-alertmanager postgresql pgbouncer; do internal/local/thirdparty/fetch.sh $$p; done
+	@$(gotest) -count=1 ./internal/local/thirdparty ./internal/local/postgres ./internal/broker/store/postgres ./test/alerts
+
+.PHONY: histories
+# A run does not repeat, so a violation is never run again.
+histories: export AGAIN := 0
+histories: ## run clients against three brokers and PostgreSQL with faults for FOR (default 1m), and judge what they saw
+	@internal/local/thirdparty/fetch.sh postgresql
+	@$(gotest) -count=1 -timeout=0 ./test/histories -for=$(or $(FOR),1m)
+
+.PHONY: histories-long
+histories-long: ## the same for five minutes
+	@$(MAKE) --no-print-directory histories FOR=5m
 
 .PHONY: unit
 unit: ## run the tests that need no control plane and no program of Debian
@@ -152,7 +163,7 @@ sim: ## play SEEDS (default 2000) seeds of each shape of the simulator; FIRST=n 
 	@SEEDS=$(or $(SEEDS),2000) FIRST=$(FIRST) go test -count=1 -timeout 0 -v -run '^(Test(MQTT|Join)?Seeds|TestSeeds_StatelessBroker)$$' ./test/sim
 
 .PHONY: mutants
-mutants: ## plant bugs in a copy; the simulator must find each; MUTANT=name tries one
+mutants: ## plant bugs in a copy; the simulator, or the test that a patch names, must find each; MUTANT=name tries one
 	@.ci/mutants $(MUTANT)
 
 .PHONY: interop
@@ -211,6 +222,19 @@ e2e-mqtt-long: build ## run all end-to-end scenarios over MQTT, at our broker an
 	@$(call over,mqtt,.)
 	@$(call over,mosquitto,.)
 
+# Scenarios with three brokers over PostgreSQL.
+replicas = echo "three brokers, over $(1):"; \
+	BROKERS=3 TRANSPORT=$(1) $(call gotest,-$(1)) -count=1 -timeout=30m -run='$(or $(RUN),$(2))' ./test/e2e
+
+.PHONY: e2e-replicas
+e2e-replicas: build ## run the main path with three brokers over PostgreSQL, while brokers and the database are lost; RUN=TestX runs one
+	@$(call replicas,grpc,^(TestLifecycle|TestKilledDuringUpdates|TestBrokersLost|TestDatabaseRestarted)$$)
+
+.PHONY: e2e-replicas-long
+e2e-replicas-long: build ## run all scenarios with three brokers over PostgreSQL
+	@$(call replicas,grpc,.)
+	@$(call replicas,mqtt,.)
+
 .PHONY: hostile
 hostile: build ## attack a broker beside a well-behaved fleet, a few seconds each; HOSTILE=10s measures for longer, RUN=TestX runs one
 	@HOSTILE=$(HOSTILE) $(gotest) -count=1 -timeout=60m $(if $(RUN),-run='$(RUN)') ./test/attack
@@ -233,7 +257,7 @@ test-fast: unit ## the quick check while working: two minutes once built
 test: export AGAIN ?= 1
 test: ## everything a change must pass; tests that fail are run once more, AGAIN=0 runs nothing again
 	@rm -rf .cache/tests
-	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane debian unit race interop docs hostile e2e e2e-mqtt guarantees
+	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane debian histories unit race interop docs hostile e2e e2e-mqtt e2e-replicas guarantees
 
 .PHONY: fuzz
 fuzz: ## fuzz every target for FUZZTIME (default 60s) each, going on where it ended
@@ -265,7 +289,7 @@ reproducible: ## make the release of the last commit in two folders, the second 
 .PHONY: test-all
 test-all: export AGAIN := 0
 test-all: ## make test, then the charts, long race, fuzz and soak runs, and the release twice
-	@MAKE='$(MAKE)' .ci/stages test charts e2e-long e2e-ocm e2e-mqtt-long race-long fuzz hostile-long soak reproducible
+	@MAKE='$(MAKE)' .ci/stages test charts histories-long e2e-long e2e-ocm e2e-mqtt-long e2e-replicas-long race-long fuzz hostile-long soak reproducible
 
 .PHONY: demo
 demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl-C
@@ -277,7 +301,7 @@ demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl
 	@set -m; HAWSER_RUN_BY=make bin/hawser demo $(ARGS) || exit $$?
 
 .PHONY: bench
-bench: build ## run the benchmarks; CHECK=1 fails where a target is missed; ONLY=core, works, mqtt, registration or fleet (beside commit ada167f) runs a part; ONLY=gate CHECK=1 is the gate of a change, beside BASE (HEAD~1)
+bench: build ## run the benchmarks; CHECK=1 fails where a target is missed; ONLY=core, works, mqtt, registration, replicas, postgres or fleet (beside commit ada167f) runs a part; ONLY=gate CHECK=1 is the gate of a change, beside BASE (HEAD~1)
 	@echo "make bench$(if $(ONLY), ONLY=$(ONLY)) of $$(git describe --tags --always)$$(git diff --quiet HEAD -- . ':!docs/benchmarks' || echo -dirty) on $$(date +%F), $$(uname -sm), $$(nproc) processors"
 	@go run ./test/bench $(if $(CHECK),--check) $(if $(ONLY),--only $(ONLY)) $(if $(BASE),--base $(BASE))
 	@$(if $(ONLY),true,go test -run '^$$' -bench MissesTheAnswer -benchtime 50x ./internal/hubsource/core)
