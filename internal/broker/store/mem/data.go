@@ -14,17 +14,12 @@ import (
 // data is the content of a store. Records and metas are never modified, so a copy of the maps is a backup. A
 // backup lacks tally, usage and ring, which Open rebuilds, and the removals, which no reader needs then.
 type data struct {
-	storeID      string
-	incarnations memindex.Incarnations
-	head         uint64
-	clusters     map[memindex.ClusterKey]*clusterData
-	tally        *memindex.Summary
-	usage        *quota.Usage
-	bookmarks    memindex.Bookmarks
-	ring         *memindex.Ring
-	feed         map[uint64]store.Change // feed entries of the records and bookmarks, by revision
-	removals     []store.Change          // those that readers may still need
-	compacted    uint64                  // revision of the last removal that was dropped
+	state     memindex.State
+	clusters  map[memindex.ClusterKey]*clusterData
+	ring      *memindex.Ring
+	feed      map[uint64]store.Change // feed entries of the records and bookmarks, by revision
+	removals  []store.Change          // those that readers may still need
+	compacted uint64                  // revision of the last removal that was dropped
 }
 
 // ringSize is the number of last changes that are found without a search.
@@ -43,17 +38,16 @@ type record struct {
 }
 
 func newData(epoch string) data {
-	return data{
-		storeID: epoch, clusters: make(map[memindex.ClusterKey]*clusterData),
-		bookmarks: memindex.NewBookmarks(), feed: make(map[uint64]store.Change),
-	}
+	d := data{state: memindex.NewState(), clusters: make(map[memindex.ClusterKey]*clusterData), feed: make(map[uint64]store.Change)}
+	d.state.At.StoreID = epoch
+	return d
 }
 
 func (d *data) clone() data {
 	c := *d
-	c.incarnations = slices.Clone(d.incarnations)
-	c.tally, c.usage, c.ring, c.removals, c.feed = nil, nil, nil, nil, maps.Clone(d.feed)
-	c.bookmarks = d.bookmarks.Clone()
+	c.state.Incarnations = slices.Clone(d.state.Incarnations)
+	c.state.Tally, c.state.Usage, c.ring, c.removals, c.feed = nil, nil, nil, nil, maps.Clone(d.feed)
+	c.state.Bookmarks = d.state.Bookmarks.Clone()
 	c.clusters = make(map[memindex.ClusterKey]*clusterData, len(d.clusters))
 	for w, p := range d.clusters {
 		c.clusters[w] = &clusterData{records: maps.Clone(p.records), names: maps.Clone(p.names), behind: maps.Clone(p.behind)}
@@ -63,21 +57,20 @@ func (d *data) clone() data {
 
 // begin starts an incarnation.
 func (d *data) begin(t memindex.Incarnation) {
-	d.incarnations = d.incarnations.Begin(t)
+	d.state.Begin(t)
 	d.compacted = t.First - 1
 	d.count(t.First)
 }
 
 // count builds tally and usage, and an empty ring from a revision on.
 func (d *data) count(first uint64) {
-	d.tally, d.usage, d.ring = memindex.NewTally(), quota.NewUsage(), memindex.NewRing(ringSize, first)
+	d.state.Tally, d.state.Usage, d.ring = memindex.NewTally(), quota.NewUsage(), memindex.NewRing(ringSize, first)
 	for _, p := range d.clusters {
 		for _, r := range p.records {
-			d.tally.Load(r.meta)
-			d.usage.Add(quota.Change{Source: r.meta.Owner, Cluster: r.meta.Cluster, By: store.UseOf(r.meta)})
+			d.state.Load(r.meta)
 		}
 	}
-	d.tally.Sort()
+	d.state.Tally.Sort()
 }
 
 func (d *data) record(k store.Key) *record {
@@ -113,11 +106,11 @@ func (d *data) BlockingTombstone(k store.Key) (id string, ok bool) {
 
 // IsSubscribed implements [store.Reader].
 func (d *data) IsSubscribed(dt codec.DataType, cluster string) bool {
-	return d.bookmarks.IsSubscribed(dt, cluster)
+	return d.state.Bookmarks.IsSubscribed(dt, cluster)
 }
 
 // Bookmark implements [store.Reader].
-func (d *data) Bookmark(name string) *store.Bookmark { return d.bookmarks.Get(name) }
+func (d *data) Bookmark(name string) *store.Bookmark { return d.state.Bookmarks.Get(name) }
 
 // apply executes a decision.
 func (d *data) apply(dec store.Decision, op *store.Op) {
@@ -126,7 +119,7 @@ func (d *data) apply(dec store.Decision, op *store.Op) {
 		waited = r.queued
 	}
 	for _, c := range dec.Changes {
-		d.head = c.Revision
+		d.state.At.Revision = c.Revision
 		d.ring.Append(c)
 		if c.Gone {
 			d.removals = append(d.removals, c)
@@ -135,7 +128,7 @@ func (d *data) apply(dec store.Decision, op *store.Op) {
 		}
 	}
 	for c := range dec.Uses() {
-		d.usage.Add(c)
+		d.state.Usage.Add(c)
 	}
 	for _, w := range dec.Writes {
 		d.ring.Forget(w.Old, w.New)
@@ -154,7 +147,7 @@ func (d *data) apply(dec store.Decision, op *store.Op) {
 			d.ring.Drop(w.Old.Revision)
 			delete(d.feed, w.Old.Revision)
 		}
-		d.bookmarks.Set(w.Name, w.New)
+		d.state.Bookmarks.Set(w.Name, w.New)
 	}
 }
 
@@ -195,7 +188,7 @@ func (d *data) write(w store.Write, event, waited []byte) {
 		d.clusters[at] = p
 	}
 	p.index(w)
-	d.tally.Count(w.Old, w.New)
+	d.state.Tally.Count(w.Old, w.New)
 	if w.New == nil {
 		delete(p.records, w.Key.ResourceID)
 		return

@@ -10,10 +10,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
-	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // Options configures a store.
@@ -35,9 +33,9 @@ type Store struct {
 
 // shared is what the processes that use a store share.
 type shared struct {
-	mu      sync.Mutex
-	data    data
-	opened  store.Head
+	mu   sync.RWMutex
+	data data
+	memindex.Memory
 	commits chan struct{} // closed and replaced by each commit
 	// passed has the revision that each process has passed.
 	passed map[*Store]uint64
@@ -45,19 +43,25 @@ type shared struct {
 	shares int
 }
 
+func newShared(d data) *shared {
+	s := &shared{data: d, commits: make(chan struct{}), passed: make(map[*Store]uint64)}
+	s.Memory = memindex.NewMemory(&s.mu, &s.data.state)
+	return s
+}
+
 var _ store.Store = (*Store)(nil)
 
 // Open opens a store, a new one or a backup, as a new incarnation.
 func Open(o Options) *Store {
-	s := &Store{shared: &shared{commits: make(chan struct{}), passed: make(map[*Store]uint64)}}
+	s := &Store{}
 	if o.From == nil {
-		s.data = newData(o.NewID())
+		s.shared = newShared(newData(o.NewID()))
 	} else {
-		s.data = o.From.data.clone()
+		s.shared = newShared(o.From.data.clone())
 	}
-	s.opened = store.Head{StoreID: s.data.storeID, Incarnation: o.NewID(), FirstRevision: s.data.head + 1}
-	s.data.begin(memindex.Incarnation{ID: s.opened.Incarnation, First: s.opened.FirstRevision})
-	s.passed[s], s.id = s.data.head, s.opened.Incarnation
+	at := &s.data.state.At
+	s.data.begin(memindex.Incarnation{ID: o.NewID(), First: at.Revision + 1})
+	s.passed[s], s.id = at.Revision, at.Incarnation
 	return s
 }
 
@@ -66,8 +70,8 @@ func (s *Store) Share() *Store {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shares++
-	other := &Store{shared: s.shared, id: fmt.Sprint(s.opened.Incarnation, "-", s.shares)}
-	s.passed[other] = s.data.head
+	other := &Store{shared: s.shared, id: fmt.Sprint(s.data.state.At.Incarnation, "-", s.shares)}
+	s.passed[other] = s.data.state.At.Revision
 	return other
 }
 
@@ -76,8 +80,8 @@ func (s *Store) Snapshot() *Store {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.data.clone()
-	c.count(c.head + 1)
-	return &Store{shared: &shared{data: c, opened: s.opened, commits: make(chan struct{}), passed: make(map[*Store]uint64)}}
+	c.count(c.state.At.Revision + 1)
+	return &Store{shared: newShared(c)}
 }
 
 // Backup is a copy of a store at one time.
@@ -100,18 +104,18 @@ func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, er
 	if s.closed {
 		return nil, store.ErrClosed
 	}
-	head := s.data.head
+	head := s.data.state.At.Revision
 	outcomes := make([]store.Outcome, len(ops))
 	for i := range ops {
-		v, err := store.Look(&s.data, s.head(), &ops[i])
+		v, err := store.Look(&s.data, s.data.state.At, &ops[i])
 		if err != nil {
 			return nil, err
 		}
-		d := store.Admit(s.data.usage, &ops[i], store.Decide(v, &ops[i]))
+		d := store.Admit(s.data.state.Usage, &ops[i], store.Decide(v, &ops[i]))
 		s.data.apply(d, &ops[i])
 		outcomes[i] = d.Outcome
 	}
-	if s.data.head != head {
+	if s.data.state.At.Revision != head {
 		s.broadcast()
 	}
 	return outcomes, nil
@@ -204,75 +208,6 @@ func (s *Store) Replicas(context.Context) ([]string, error) {
 		}
 	}
 	return ids, nil
-}
-
-// Head implements [store.Store].
-func (s *Store) Head() store.Head {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.head()
-}
-
-func (s *Store) head() store.Head {
-	h := s.opened
-	h.Revision = s.data.head
-	return h
-}
-
-// ClusterHead implements [store.Store].
-func (s *Store) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.data.tally.ClusterHead(dt, cluster)
-}
-
-// Clusters implements [store.Store].
-func (s *Store) Clusters(dt codec.DataType) []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.data.bookmarks.Clusters(s.data.tally, dt)
-}
-
-// Digests implements [store.Store].
-func (s *Store) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.data.tally.Digests(dt, owner)
-}
-
-// Rows implements [store.Store].
-func (s *Store) Rows(of quota.Scope, after string, limit int) []quota.Row {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.data.usage.Rows(of, after, max(limit, 1))
-}
-
-// ValidCursor implements [store.Store].
-func (s *Store) ValidCursor(c store.Cursor) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.data.incarnations.Valid(s.head(), c)
-}
-
-// Subscribed implements [store.Store].
-func (s *Store) Subscribed(dt codec.DataType, cluster string) (string, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.data.bookmarks.Subscribed(dt, cluster)
-}
-
-// Bookmark implements [store.Store].
-func (s *Store) Bookmark(name string) (store.Bookmark, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.data.bookmarks.Named(name)
-}
-
-// Bookmarks implements [store.Store].
-func (s *Store) Bookmarks(prefix string) map[string][]byte {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.data.bookmarks.WithPrefix(prefix)
 }
 
 // Err implements [store.Store]. It returns nil: memory does not run full.

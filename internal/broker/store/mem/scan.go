@@ -97,19 +97,19 @@ func (s *Store) Since(ctx context.Context, scope store.Scope, part store.Part, a
 	if err := store.CheckSince(scope, part); err != nil {
 		return err
 	}
-	return s.report(ctx, func() []*store.Meta { return s.data.at(s.data.tally.Since(scope, part, after), scope) }, f)
+	return s.report(ctx, func() []*store.Meta { return s.data.at(s.data.state.Tally.Since(scope, part, after), scope) }, f)
 }
 
 // Tombstones implements [store.Store].
 func (s *Store) Tombstones(ctx context.Context, dt codec.DataType, cluster string, f func(store.Meta) error) error {
-	return s.report(ctx, func() []*store.Meta { return s.data.at(s.data.tally.Tombstones(dt, cluster), store.Scope{}) }, f)
+	return s.report(ctx, func() []*store.Meta { return s.data.at(s.data.state.Tally.Tombstones(dt, cluster), store.Scope{}) }, f)
 }
 
 // ConfirmedTombstones implements [store.Store].
 func (s *Store) ConfirmedTombstones(ctx context.Context, dt codec.DataType, owner string, upTo uint64, limit int) ([]store.Key, error) {
 	var keys []store.Key
 	err := s.report(ctx, func() []*store.Meta {
-		return s.data.at(s.data.tally.ConfirmedTombstones(dt, owner, upTo, max(limit, 1)), store.Scope{})
+		return s.data.at(s.data.state.Tally.ConfirmedTombstones(dt, owner, upTo, max(limit, 1)), store.Scope{})
 	}, func(m store.Meta) error {
 		keys = append(keys, m.Key)
 		return nil

@@ -193,8 +193,8 @@ func (c *checker) all(ctx context.Context, files vfs.FS) error {
 	if err := c.pass(ctx); err != nil {
 		return err
 	}
-	if n := len(c.incarnations); n > 0 {
-		c.report.Incarnation = c.incarnations[n-1].ID
+	if n := len(c.state.Incarnations); n > 0 {
+		c.report.Incarnation = c.state.Incarnations[n-1].ID
 	} else {
 		c.wrong([]byte{value.Incarnation}, "there is no undamaged incarnation")
 	}
@@ -206,11 +206,11 @@ func (c *checker) all(ctx context.Context, files vfs.FS) error {
 	if err := c.note([]byte(cleanName), err); err != nil {
 		return err
 	}
-	r.StoreID, r.Revision, r.Bookmarks = c.head.StoreID, c.head.Revision, c.bookmarks.Len()
-	c.tally.Sort()
+	r.StoreID, r.Revision, r.Bookmarks = c.state.At.StoreID, c.state.At.Revision, c.state.Bookmarks.Len()
+	c.state.Tally.Sort()
 	for i := range r.Clusters {
 		in := &r.Clusters[i]
-		h := c.tally.ClusterHead(in.DataType, in.Cluster)
+		h := c.state.Tally.ClusterHead(in.DataType, in.Cluster)
 		in.Live, in.Tombstones, in.Digest = int(h.Digest.Count), h.Tombstones, h.Digest
 	}
 	return nil
@@ -303,7 +303,7 @@ func (c *checker) value(it *engine.Iterator) error {
 func (c *checker) removal(key, body []byte) error {
 	e, err := value.DecodeChange(key, body)
 	if err == nil && e.Revision > c.highest() {
-		err = value.Damage(key, fmt.Sprintf("its revision is above the head %d", c.head.Revision))
+		err = value.Damage(key, fmt.Sprintf("its revision is above the head %d", c.state.At.Revision))
 	}
 	return err
 }
@@ -312,12 +312,12 @@ func (c *checker) removal(key, body []byte) error {
 // formats lack.
 func (c *checker) bookmark(key []byte) {
 	name := string(key[1:])
-	v := c.bookmarks.Get(name)
+	v := c.state.Bookmarks.Get(name)
 	if what := store.CheckBookmark(name, v.Value); what != "" {
 		c.wrong(key, "%s", what)
 	}
 	if v.Revision > c.highest() {
-		c.wrong(key, "its revision %d is above the head %d", v.Revision, c.head.Revision)
+		c.wrong(key, "its revision %d is above the head %d", v.Revision, c.state.At.Revision)
 	}
 	if v.Revision != 0 {
 		e := bookmarkChange(name, *v)
@@ -327,19 +327,19 @@ func (c *checker) bookmark(key []byte) {
 
 // incarnation checks the incarnation that was read last.
 func (c *checker) incarnation(key []byte) {
-	n := len(c.incarnations) - 1
-	t := c.incarnations[n]
+	n := len(c.state.Incarnations) - 1
+	t := c.state.Incarnations[n]
 	var before memindex.Incarnation
 	if n > 0 {
-		before = c.incarnations[n-1]
+		before = c.state.Incarnations[n-1]
 	}
 	switch {
-	case t.ID == "" || slices.ContainsFunc(c.incarnations[:n], func(o memindex.Incarnation) bool { return o.ID == t.ID }):
+	case t.ID == "" || slices.ContainsFunc(c.state.Incarnations[:n], func(o memindex.Incarnation) bool { return o.ID == t.ID }):
 		c.wrong(key, "its id is empty, or another incarnation has the same id")
 	case t.First < before.First:
 		c.wrong(key, "it begins at revision %d, below the previous incarnation at %d", t.First, before.First)
 	case t.First > c.highest()+1:
-		c.wrong(key, "it begins at revision %d, above the head %d", t.First, c.head.Revision)
+		c.wrong(key, "it begins at revision %d, above the head %d", t.First, c.state.At.Revision)
 	}
 }
 

@@ -69,7 +69,7 @@ func TestCheck_ReportsValidStore(t *testing.T) {
 	s := mustOpen(t, Options{Dir: dir, FS: fs})
 	defer mustClose(t, s)
 	want := &Report{
-		Dir: dir, StoreID: s.Head().StoreID, Incarnation: s.incarnations[0].ID, Revision: s.Head().Revision, Closed: true,
+		Dir: dir, StoreID: s.Head().StoreID, Incarnation: s.state.Incarnations[0].ID, Revision: s.Head().Revision, Closed: true,
 		Clusters: []ClusterReport{{
 			DataType: codec.ManifestBundles, Cluster: "c1", Live: 1, Tombstones: 1,
 			Digest: s.ClusterHead(codec.ManifestBundles, "c1").Digest,

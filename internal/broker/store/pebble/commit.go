@@ -115,7 +115,7 @@ type payload struct {
 // newTransaction begins a transaction of ops ops.
 func newTransaction(db engine.Reader, m *memory, b *batch, ops int) *transaction {
 	return &transaction{
-		db: db, memory: m, batch: b, head: m.head.Revision, use: m.usage.Pending(),
+		db: db, memory: m, batch: b, head: m.state.At.Revision, use: m.state.Usage.Pending(),
 		metas: make(map[store.Key]*store.Meta), names: make(map[store.Key]string), behind: make(map[store.Key]string),
 		writes: make([]store.Write, 0, ops), changes: make([]store.Change, 0, ops), events: make([]payload, 0, ops),
 	}
@@ -166,7 +166,7 @@ func (t *transaction) IsSubscribed(dt codec.DataType, cluster string) bool {
 			return b != nil
 		}
 	}
-	return t.memory.bookmarks.IsSubscribed(dt, cluster) // only commits write the map, and this is the running one
+	return t.memory.state.Bookmarks.IsSubscribed(dt, cluster) // only commits write the map, and this is the running one
 }
 
 // Bookmark implements [store.Reader].
@@ -174,12 +174,12 @@ func (t *transaction) Bookmark(name string) *store.Bookmark {
 	if b, changed := t.bookmarks[name]; changed {
 		return b
 	}
-	return t.memory.bookmarks.Get(name)
+	return t.memory.state.Bookmarks.Get(name)
 }
 
 // do decides one op and adds the decision to the batch.
 func (t *transaction) do(op *store.Op) (store.Outcome, error) {
-	head := t.memory.head
+	head := t.memory.state.At
 	head.Revision = t.head
 	v, err := store.Look(t, head, op)
 	if err != nil {
@@ -341,10 +341,10 @@ func (t *transaction) index(w *store.Write) {
 // apply applies the commit to the memory. The caller holds mu.
 func (t *transaction) apply() {
 	m := t.memory
-	m.head.Revision = t.head
+	m.state.At.Revision = t.head
 	t.use.Keep()
 	for _, w := range t.writes {
-		m.tally.Count(w.Old, w.New)
+		m.state.Tally.Count(w.Old, w.New)
 		if w.New == nil {
 			m.metas.remove(w.Key)
 		} else {
@@ -386,7 +386,7 @@ func (t *transaction) apply() {
 	}
 	m.removals = append(m.removals, t.removals...)
 	for _, w := range t.bookmarkWrites {
-		m.bookmarks.Set(w.Name, w.New)
+		m.state.Bookmarks.Set(w.Name, w.New)
 		if w.Old != nil {
 			m.ring.Drop(w.Old.Revision)
 		}

@@ -6,7 +6,6 @@ import (
 	"math"
 	"sync"
 
-	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 	"github.com/hawser-io/hawser/internal/broker/store/value"
@@ -15,14 +14,10 @@ import (
 
 // memIndex is the part of a store that needs no disk reads.
 type memIndex struct {
-	head         store.Head
-	incarnations memindex.Incarnations
-	bookmarks    memindex.Bookmarks
-	tally        *memindex.Summary
-	usage        *quota.Usage
-	behind       map[store.Key]string // queued id → id of its tombstone
-	removals     []uint64             // revisions of the stored removals, ascending
-	compacted    uint64               // revision of the last removal that was dropped
+	state     memindex.State
+	behind    map[store.Key]string // queued id → id of its tombstone
+	removals  []uint64             // revisions of the stored removals, ascending
+	compacted uint64               // revision of the last removal that was dropped
 
 	// Used while loading:
 	headFound       bool
@@ -30,9 +25,7 @@ type memIndex struct {
 }
 
 func newState() memIndex {
-	return memIndex{
-		tally: memindex.NewTally(), usage: quota.NewUsage(), behind: make(map[store.Key]string), bookmarks: memindex.NewBookmarks(),
-	}
+	return memIndex{state: memindex.NewState(), behind: make(map[store.Key]string)}
 }
 
 // loaded lists the kinds of values from which a memIndex is loaded. These kinds sort before all others.
@@ -45,25 +38,25 @@ func (s *memIndex) load(key, body []byte) (m *store.Meta, err error) {
 	case kind == value.Bookmark:
 		var b store.Bookmark
 		if b, err = value.DecodeBookmark(key, body); err == nil {
-			s.bookmarks.Set(string(key[1:]), &b)
+			s.state.Bookmarks.Set(string(key[1:]), &b)
 		}
 	case kind == keyFormerBookmark:
-		s.bookmarks.Set(string(key[1:]), &store.Bookmark{Value: append([]byte{}, body...)})
+		s.state.Bookmarks.Set(string(key[1:]), &store.Bookmark{Value: append([]byte{}, body...)})
 	case kind == keyFormerCluster:
 		var dt codec.DataType
 		var cluster string
 		if dt, cluster, err = parseFormerClusterKey(key); err == nil {
-			s.bookmarks.Set(store.BindingName(dt, cluster), &store.Bookmark{Value: append([]byte{}, body...)})
+			s.state.Bookmarks.Set(store.BindingName(dt, cluster), &store.Bookmark{Value: append([]byte{}, body...)})
 		}
 	case kind == value.Incarnation:
 		return nil, s.loadIncarnation(key, body)
 	case kind == keyHead && alone:
 		var n uint64
 		if n, err = decodeNumber(key, body); err == nil {
-			s.head.Revision, s.headFound = n, true
+			s.state.At.Revision, s.headFound = n, true
 		}
 	case kind == keyStoreID && alone:
-		s.head.StoreID = string(body)
+		s.state.At.StoreID = string(body)
 	case kind == value.Meta:
 		return value.ParseMeta(key, body)
 	default:
@@ -79,7 +72,7 @@ func (s *memIndex) loadIncarnation(key, body []byte) error {
 	}
 	t, err := value.DecodeIncarnation(key, body)
 	if err == nil {
-		s.incarnations = append(s.incarnations, t)
+		s.state.Incarnations = append(s.state.Incarnations, t)
 		s.lastIncarnation = number
 	}
 	return err
@@ -87,8 +80,7 @@ func (s *memIndex) loadIncarnation(key, body []byte) error {
 
 // addRecord adds a record.
 func (s *memIndex) addRecord(m *store.Meta) {
-	s.tally.Load(m)
-	s.usage.Add(quota.Change{Source: m.Owner, Cluster: m.Cluster, By: store.UseOf(m)})
+	s.state.Load(m)
 	if id := store.QueuedID(m); id != "" {
 		s.behind[beside(m.Key, id)] = m.ResourceID
 	}
@@ -105,7 +97,7 @@ func (s *memIndex) highest() uint64 {
 	if !s.headFound {
 		return math.MaxUint64 - 1
 	}
-	return s.head.Revision
+	return s.state.At.Revision
 }
 
 // aboveHead returns the problem if a revision of a record is above the head, otherwise "".
@@ -113,13 +105,13 @@ func (s *memIndex) aboveHead(m *store.Meta) string {
 	if max(m.SpecRevision, m.StatusRevision) <= s.highest() {
 		return ""
 	}
-	return fmt.Sprintf("its revisions %d and %d are above the head %d", m.SpecRevision, m.StatusRevision, s.head.Revision)
+	return fmt.Sprintf("its revisions %d and %d are above the head %d", m.SpecRevision, m.StatusRevision, s.state.At.Revision)
 }
 
 // newIncarnation begins an incarnation.
 func (s *memIndex) newIncarnation(epoch string, t memindex.Incarnation) {
-	s.incarnations = s.incarnations.Begin(t)
-	s.head.StoreID, s.head.Incarnation, s.head.FirstRevision = epoch, t.ID, t.First
+	s.state.At.StoreID = epoch
+	s.state.Begin(t)
 }
 
 // memory is the in-memory state for readers. All its parts belong to one commit, the last durable one.
@@ -128,6 +120,7 @@ type memory struct {
 	// lock of the store may read without mu.
 	mu sync.RWMutex
 	memIndex
+	memindex.Memory
 	passed  uint64 // revision up to which no reader needs a removal
 	ring    *memindex.Ring
 	metas   recent[store.Key, *store.Meta]
@@ -141,9 +134,9 @@ func (m *memory) publish(v *view, apply func()) {
 	m.mu.Lock()
 	before := m.view
 	m.view = v
-	head := m.head.Revision
+	head := m.state.At.Revision
 	apply()
-	if m.head.Revision != head {
+	if m.state.At.Revision != head {
 		close(m.commits)
 		m.commits = make(chan struct{})
 	}
@@ -174,69 +167,6 @@ func (*memory) Reach(ctx context.Context) error { return ctx.Err() }
 // Replicas implements [store.Store]. An incarnation is one opening.
 func (m *memory) Replicas(context.Context) ([]string, error) {
 	return []string{m.Head().Incarnation}, nil
-}
-
-// Head implements [store.Store].
-func (m *memory) Head() store.Head {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.head
-}
-
-// ClusterHead implements [store.Store].
-func (m *memory) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.tally.ClusterHead(dt, cluster)
-}
-
-// Clusters implements [store.Store].
-func (m *memory) Clusters(dt codec.DataType) []string {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.bookmarks.Clusters(m.tally, dt)
-}
-
-// Digests implements [store.Store].
-func (m *memory) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.tally.Digests(dt, owner)
-}
-
-// Rows implements [store.Store].
-func (m *memory) Rows(of quota.Scope, after string, limit int) []quota.Row {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.usage.Rows(of, after, max(limit, 1))
-}
-
-// ValidCursor implements [store.Store].
-func (m *memory) ValidCursor(c store.Cursor) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.incarnations.Valid(m.head, c)
-}
-
-// Subscribed implements [store.Store].
-func (m *memory) Subscribed(dt codec.DataType, cluster string) (string, bool) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.bookmarks.Subscribed(dt, cluster)
-}
-
-// Bookmark implements [store.Store].
-func (m *memory) Bookmark(name string) (store.Bookmark, bool) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.bookmarks.Named(name)
-}
-
-// Bookmarks implements [store.Store].
-func (m *memory) Bookmarks(prefix string) map[string][]byte {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.bookmarks.WithPrefix(prefix)
 }
 
 // Limits of each half of the two recents of a store.

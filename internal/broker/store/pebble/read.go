@@ -397,7 +397,7 @@ func (s *Store) Since(ctx context.Context, scope store.Scope, part store.Part, a
 	if err := store.CheckSince(scope, part); err != nil {
 		return err
 	}
-	return s.eachAt(ctx, part, func() []uint64 { return s.tally.Since(scope, part, after) }, func(m store.Meta) error {
+	return s.eachAt(ctx, part, func() []uint64 { return s.state.Tally.Since(scope, part, after) }, func(m store.Meta) error {
 		if scope.Cluster != "" && m.Cluster != scope.Cluster || scope.Owner != "" && m.Owner != scope.Owner {
 			return nil
 		}
@@ -407,13 +407,13 @@ func (s *Store) Since(ctx context.Context, scope store.Scope, part store.Part, a
 
 // Tombstones implements [store.Store].
 func (s *Store) Tombstones(ctx context.Context, dt codec.DataType, cluster string, f func(store.Meta) error) error {
-	return s.eachAt(ctx, store.SpecPart, func() []uint64 { return s.tally.Tombstones(dt, cluster) }, f)
+	return s.eachAt(ctx, store.SpecPart, func() []uint64 { return s.state.Tally.Tombstones(dt, cluster) }, f)
 }
 
 // ConfirmedTombstones implements [store.Store].
 func (s *Store) ConfirmedTombstones(ctx context.Context, dt codec.DataType, owner string, upTo uint64, limit int) ([]store.Key, error) {
 	var keys []store.Key
-	confirmedTombstones := func() []uint64 { return s.tally.ConfirmedTombstones(dt, owner, upTo, max(limit, 1)) }
+	confirmedTombstones := func() []uint64 { return s.state.Tally.ConfirmedTombstones(dt, owner, upTo, max(limit, 1)) }
 	err := s.eachAt(ctx, store.StatusPart, confirmedTombstones, func(m store.Meta) error {
 		keys = append(keys, m.Key)
 		return nil

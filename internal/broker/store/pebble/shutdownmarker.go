@@ -43,7 +43,7 @@ type fileSum struct {
 
 // position returns the marker for the current state, without files. Nothing may be written during the call.
 func (s *Store) position() shutdownMarker {
-	return shutdownMarker{incarnation: s.head.Incarnation, revision: s.head.Revision}
+	return shutdownMarker{incarnation: s.state.At.Incarnation, revision: s.state.At.Revision}
 }
 
 // manifestOf returns the name of the current manifest, "" if there is none.
@@ -201,10 +201,10 @@ func (s *Store) checkClean(o *Options) error {
 // compare returns an error if a store in dir has lost data since it was closed.
 func (c shutdownMarker) compare(dir string, s *memIndex) error {
 	head := s.highest()
-	switch i := slices.IndexFunc(s.incarnations, func(t memindex.Incarnation) bool { return t.ID == c.incarnation }); {
+	switch i := slices.IndexFunc(s.state.Incarnations, func(t memindex.Incarnation) bool { return t.ID == c.incarnation }); {
 	case i < 0:
 		return &store.DamageError{Key: dir, What: "it was closed in an incarnation that it does not have: the end of its log is lost"}
-	case i < len(s.incarnations)-1:
+	case i < len(s.state.Incarnations)-1:
 		return nil // the store was opened again after the marker was written
 	case head != c.revision:
 		return &store.DamageError{Key: dir, What: fmt.Sprintf("it was closed at revision %d and has %d: the end of its log is lost", c.revision, head)}

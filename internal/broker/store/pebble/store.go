@@ -122,6 +122,7 @@ func Open(o Options) (*Store, error) {
 		failure: newFailure(o.Log), closing: make(chan struct{}),
 		memory: memory{memIndex: newState(), metas: newMetas(), events: newEvents(), commits: make(chan struct{})},
 	}
+	s.Memory = memindex.NewMemory(&s.mu, &s.state)
 	s.space = &spaceGuard{fs: o.FS, dir: o.Dir, log: o.Log, stop: o.Stop, closing: s.closing}
 	if err := s.open(&o); err != nil {
 		return nil, fmt.Errorf("store: open %s: %w", o.Dir, err)
@@ -215,10 +216,10 @@ func (s *Store) loadState(o *Options) error {
 			return err
 		}
 	}
-	s.tally.Sort()
-	s.ring = memindex.NewRing(o.ringSize, s.head.Revision+1)
+	s.state.Tally.Sort()
+	s.ring = memindex.NewRing(o.ringSize, s.state.At.Revision+1)
 	switch {
-	case s.head.StoreID == "":
+	case s.state.At.StoreID == "":
 		// A store without a store id is new, or has lost its id.
 		return each(ctx, s.db, &engine.IterOptions{}, func(key, _ []byte) error {
 			return value.Damage([]byte{keyStoreID}, "it is missing, but there is "+value.PrintableKey(key))
@@ -227,9 +228,9 @@ func (s *Store) loadState(o *Options) error {
 		return value.Damage([]byte{keyHead}, "it is missing in a store that has a store id")
 	}
 	above := within([]byte{value.Revision})
-	above.LowerBound = value.NumberKey(value.Revision, s.head.Revision+1)
+	above.LowerBound = value.NumberKey(value.Revision, s.state.At.Revision+1)
 	return each(ctx, s.db, above, func(key, _ []byte) error {
-		return value.Damage(key, fmt.Sprintf("it is above the head %d", s.head.Revision))
+		return value.Damage(key, fmt.Sprintf("it is above the head %d", s.state.At.Revision))
 	})
 }
 
@@ -239,13 +240,13 @@ func (s *Store) begin(o *Options) error {
 		return value.Damage(value.NumberKey(value.Incarnation, s.lastIncarnation), "there is no number for another incarnation")
 	}
 	return s.update(context.Background(), 0, func(b *batch) (apply func(), err error) {
-		epoch, number := s.head.StoreID, s.lastIncarnation+1
+		epoch, number := s.state.At.StoreID, s.lastIncarnation+1
 		if epoch == "" {
 			epoch = o.NewID()
 			b.set([]byte{keyStoreID}, []byte(epoch))
 			b.set([]byte{keyHead}, encodeNumber(0))
 		}
-		t := memindex.Incarnation{ID: o.NewID(), First: s.head.Revision + 1}
+		t := memindex.Incarnation{ID: o.NewID(), First: s.state.At.Revision + 1}
 		b.set(value.NumberKey(value.Incarnation, number), value.EncodeIncarnation(t))
 		if number > store.MaxIncarnations {
 			b.removeRange(value.NumberKey(value.Incarnation, 0), value.NumberKey(value.Incarnation, number-store.MaxIncarnations+1))
@@ -263,9 +264,9 @@ func (s *Store) begin(o *Options) error {
 			s.newIncarnation(epoch, t)
 			s.compacted = t.First - 1
 			for _, c := range renewed {
-				s.bookmarks.Set(c.Key.ResourceID, &store.Bookmark{Value: c.Value, Revision: c.Revision})
+				s.state.Bookmarks.Set(c.Key.ResourceID, &store.Bookmark{Value: c.Value, Revision: c.Revision})
 				s.ring.Append(c)
-				s.head.Revision = c.Revision
+				s.state.At.Revision = c.Revision
 			}
 		}, nil
 	})
@@ -274,7 +275,7 @@ func (s *Store) begin(o *Options) error {
 // renewBookmarks gives the bookmarks of a former format, which have no revision, the first revisions of the new
 // incarnation. It returns their entries in the feed.
 func (s *Store) renewBookmarks(b *batch) (entries []store.Change) {
-	for name, v := range s.bookmarks.All() {
+	for name, v := range s.state.Bookmarks.All() {
 		if v.Revision == 0 {
 			entries = append(entries, bookmarkChange(name, v))
 		}
@@ -284,7 +285,7 @@ func (s *Store) renewBookmarks(b *batch) (entries []store.Change) {
 	}
 	slices.SortFunc(entries, func(a, b store.Change) int { return cmp.Compare(a.Key.ResourceID, b.Key.ResourceID) })
 	for i := range entries {
-		entries[i].Revision = s.head.Revision + uint64(i) + 1
+		entries[i].Revision = s.state.At.Revision + uint64(i) + 1
 		b.setBookmark(entries[i].Key.ResourceID, store.Bookmark{Value: entries[i].Value, Revision: entries[i].Revision})
 	}
 	b.set([]byte{keyHead}, encodeNumber(entries[len(entries)-1].Revision))

@@ -243,7 +243,7 @@ func (s *Store) checkIdentity(t *transaction, identity string) {
 		return
 	}
 	t.incarnations = []incarnation{{
-		Incarnation: memindex.Incarnation{ID: s.newID(), First: s.head.Revision + 1}, number: s.numbered + 1, database: identity,
+		Incarnation: memindex.Incarnation{ID: s.newID(), First: s.state.At.Revision + 1}, number: s.numbered + 1, database: identity,
 	}}
 }
 

@@ -142,13 +142,13 @@ func (s *Store) reload(ctx context.Context) error {
 // Result: the agent never gets the two specs.
 func (s *Store) lose(ctx context.Context, at place, n memIndex) error {
 	survivor := &Store{
-		memory: memory{memIndex: n, commits: make(chan struct{})}, pool: s.pool, target: s.target, log: s.log, newID: s.newID,
+		memory: newMemory(n), pool: s.pool, target: s.target, log: s.log, newID: s.newID,
 		ringSize: s.ringSize, id: s.id, closing: s.closing, metrics: s.metrics, fatal: make(chan error, 1), lost: true,
 	}
 	if err := survivor.update(ctx, nil, func(*transaction) error { return nil }); err != nil {
 		return err
 	}
-	err := s.target.describe(lossDiagnosis(n.head.Revision, at.head.Revision), nil)
+	err := s.target.describe(lossDiagnosis(n.state.At.Revision, at.head.Revision), nil)
 	s.health.lose(err)
 	s.wakeReaders() // of the feed, which get the error
 	s.fatal <- err  // once: reload returns the error from here on
@@ -177,8 +177,8 @@ func (s *Store) snapshot(ctx context.Context, before place) (m memIndex, diverge
 }
 
 func (s *Store) load(ctx context.Context, tx pgx.Tx, before place) (m memIndex, diverged bool, err error) {
-	m = newMemIndex()
-	if err := tx.QueryRow(ctx, "SELECT id FROM hawser.store").Scan(&m.head.StoreID); err != nil {
+	m = memIndex{state: memindex.NewState()}
+	if err := tx.QueryRow(ctx, "SELECT id FROM hawser.store").Scan(&m.state.At.StoreID); err != nil {
 		return m, false, err
 	}
 	rows, err := tx.Query(ctx, "SELECT number, token, head, ''::bytea FROM hawser.log WHERE number = $1 OR number = (SELECT max(number) FROM hawser.log) ORDER BY number", int64(before.number))
@@ -193,20 +193,20 @@ func (s *Store) load(ctx context.Context, tx pgx.Tx, before place) (m memIndex, 
 		return m, false, value.Damage(logKey(0), "the log has no row")
 	}
 	last := l[len(l)-1]
-	m.position, m.head.Revision = last.position, last.head
+	m.position, m.state.At.Revision = last.position, last.head
 	m.ring = memindex.NewRing(s.ringSize, last.head+1)
 	for _, load := range []func(context.Context, pgx.Tx, *memIndex) error{loadIncarnations, loadBookmarks, loadRecords} {
 		if err := load(ctx, tx, &m); err != nil {
 			return m, false, err
 		}
 	}
-	m.tally.Sort()
+	m.state.Tally.Sort()
 	if before == (place{}) {
 		return m, false, nil
 	}
 	// The row may be cut already. Then the incarnations tell whether another replica has found a loss.
 	seen := store.Cursor{StoreID: before.head.StoreID, Incarnation: before.head.Incarnation, Revision: before.head.Revision}
-	diverged = last.number < before.number || l[0].number == before.number && l[0].token != before.token || !m.incarnations.Valid(m.head, seen)
+	diverged = last.number < before.number || l[0].number == before.number && l[0].token != before.token || !m.state.Incarnations.Valid(m.state.At, seen)
 	return m, diverged, nil
 }
 
@@ -246,7 +246,7 @@ func loadBookmarks(ctx context.Context, tx pgx.Tx, m *memIndex) error {
 		}
 		b, err := bookmarkOf(string(name), sealed)
 		if err == nil {
-			m.bookmarks.Set(string(name), &b)
+			m.state.Bookmarks.Set(string(name), &b)
 		}
 		return err
 	})
@@ -268,10 +268,10 @@ func loadRecords(ctx context.Context, tx pgx.Tx, m *memIndex) error {
 		if err != nil {
 			return err
 		}
-		if highest := max(r.SpecRevision, r.StatusRevision); highest > m.head.Revision {
-			return value.Damage(value.Key(value.Meta, r.Key), fmt.Sprintf("its revision %d is above the head %d", highest, m.head.Revision))
+		if highest := max(r.SpecRevision, r.StatusRevision); highest > m.state.At.Revision {
+			return value.Damage(value.Key(value.Meta, r.Key), fmt.Sprintf("its revision %d is above the head %d", highest, m.state.At.Revision))
 		}
-		m.load(r)
+		m.state.Load(r)
 		return nil
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 	"github.com/hawser-io/hawser/internal/broker/store/value"
 )
 
@@ -23,7 +24,7 @@ const defaultRingSize = 4096
 
 // Store implements [store.Store] in one database.
 type Store struct {
-	memory
+	*memory
 
 	pool     *pgxpool.Pool
 	target   target
@@ -70,7 +71,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{
 		target: targetOf(&c.ConnConfig.Config), log: o.Log, newID: o.NewID, id: rand.Text(),
 		ringSize: cmp.Or(o.ringSize, defaultRingSize), closing: make(chan struct{}), fatal: make(chan error, 1), reach: newReach(),
-		memory: memory{memIndex: newMemIndex(), commits: make(chan struct{})},
+		memory: newMemory(memIndex{state: memindex.NewState()}),
 	}
 	s.newMetrics(o.Registry)
 	if err := s.open(ctx, &o, c); err != nil {
@@ -107,7 +108,7 @@ func (s *Store) open(ctx context.Context, o *Options, c *pgxpool.Config) (err er
 		return err
 	}
 	s.replace(m)
-	s.passed.Store(m.head.Revision)
+	s.passed.Store(m.state.At.Revision)
 	s.followed.Store(time.Now().UnixNano())
 	// This begins an incarnation, if the database is another one than before.
 	if err := s.update(ctx, nil, func(*transaction) error { return nil }); err != nil {

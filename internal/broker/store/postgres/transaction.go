@@ -40,7 +40,7 @@ type payloadKey struct {
 // newTransaction begins a transaction on the memory m, which must be at the head that the commit has locked.
 func newTransaction(m *memIndex, r *reads) *transaction {
 	t := &transaction{
-		memory: m, head: m.head.Revision, use: m.usage.Pending(),
+		memory: m, head: m.state.At.Revision, use: m.state.Usage.Pending(),
 		stored: r.metas, metas: make(map[store.Key]*store.Meta, len(r.metas)), queued: r.queued,
 		names: make(map[store.Key]string), behind: make(map[store.Key]string), payloads: make(map[payloadKey][]byte),
 		written: make(map[store.Key]bool), bookmarks: make(map[string]*store.Bookmark),
@@ -100,7 +100,7 @@ func (t *transaction) IsSubscribed(dt codec.DataType, cluster string) bool {
 	if len(t.bookmarks) > 0 {
 		return t.Bookmark(store.BindingName(dt, cluster)) != nil
 	}
-	return t.memory.bookmarks.IsSubscribed(dt, cluster)
+	return t.memory.state.Bookmarks.IsSubscribed(dt, cluster)
 }
 
 // Bookmark implements [store.Reader].
@@ -108,7 +108,7 @@ func (t *transaction) Bookmark(name string) *store.Bookmark {
 	if b, changed := t.bookmarks[name]; changed {
 		return b
 	}
-	return t.memory.bookmarks.Get(name)
+	return t.memory.state.Bookmarks.Get(name)
 }
 
 // isOfRecord reports whether an op is about a record. The memory has all that the others need.
@@ -160,7 +160,7 @@ func (t *transaction) do(op *store.Op) (store.Outcome, error) {
 
 // headOf returns the head after the ops so far, in the incarnation that the commit begins, or in the present one.
 func (t *transaction) headOf() store.Head {
-	h := t.memory.head
+	h := t.memory.state.At
 	for _, i := range t.incarnations {
 		h.Incarnation, h.FirstRevision = i.ID, i.First
 	}
