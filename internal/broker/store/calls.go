@@ -43,6 +43,18 @@ func (c *Calls) AreClosing() bool {
 	}
 }
 
+// Wait waits for an event. Errors are that of ctx, and [ErrClosed].
+func (c *Calls) Wait(ctx context.Context, event <-chan struct{}) error {
+	select {
+	case <-event:
+		return nil
+	case <-c.Closing:
+		return ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // Close rejects new calls, waits for the running ones, and then calls end. A second call returns [ErrClosed].
 func (c *Calls) Close(end func() error) error {
 	err := ErrClosed

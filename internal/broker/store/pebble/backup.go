@@ -50,7 +50,7 @@ var (
 // Backup returns [store.ErrBackup] if another backup is running, and [store.ErrClosed] if the store is closed
 // during the call. It also returns [store.ErrReadOnly], or the error of send or of ctx.
 func (s *Store) Backup(ctx context.Context, send func(name string, data []byte) error) (err error) {
-	leave, err := s.enter(ctx)
+	leave, err := s.calls.Enter(ctx)
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (s *Store) Backup(ctx context.Context, send func(name string, data []byte) 
 		return err
 	}
 	err = sendFiles(ctx, s.fs, s.staging, func(name string, data []byte) error {
-		if s.isClosing() {
+		if s.calls.AreClosing() {
 			return store.ErrClosed
 		}
 		return send(name, data)

@@ -227,7 +227,7 @@ func TestBackup_StopsWhenCanceled(t *testing.T) {
 	shut := func() {
 		hook.Store(nil)
 		go func() { closed <- s.Close() }()
-		<-s.closing
+		<-s.calls.Closing
 	}
 	hook.Store(&shut)
 	if err := backup(t.Context(), s, "late"); !errors.Is(err, store.ErrClosed) {

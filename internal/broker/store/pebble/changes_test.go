@@ -92,7 +92,7 @@ func TestClose_OfUnusedStore(t *testing.T) {
 	closed := make(chan error, 1)
 	err := s.read(t.Context(), func() {}, func(v *view) error {
 		go func() { closed <- s.Close() }()
-		<-s.closing
+		<-s.calls.Closing
 		if _, err := s.Get(context.Background(), testKey(1)); !errors.Is(err, store.ErrClosed) {
 			t.Errorf("a store that is being closed reads: %v", err)
 		}

@@ -41,7 +41,7 @@ func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, er
 // update writes the batch that f fills; its initial capacity is size bytes. apply is called with mu held once
 // the batch is durable. An empty batch is not written.
 func (s *Store) update(ctx context.Context, size int, f func(b *batch) (apply func(), err error)) error {
-	leave, err := s.enter(ctx)
+	leave, err := s.calls.Enter(ctx)
 	if err != nil {
 		return err
 	}

@@ -231,7 +231,7 @@ func (r *spaceGuard) giveUp() {
 // watch measures the space of a store until it is closed.
 func (s *Store) watch() {
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() { <-s.closing; cancel() }()
+	go func() { <-s.calls.Closing; cancel() }()
 	var next time.Time // earliest time of the next compaction
 	taskgroup.Every(ctx, lookEvery, func() {
 		now := time.Now()

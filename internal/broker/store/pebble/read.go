@@ -44,7 +44,7 @@ func (v *view) unref() {
 // read calls look and then f with the current view. It makes the store read-only if f returns an unreadable
 // error.
 func (s *Store) read(ctx context.Context, look func(), f func(v *view) error) error {
-	leave, err := s.enter(ctx)
+	leave, err := s.calls.Enter(ctx)
 	if err != nil {
 		return err
 	}
@@ -327,12 +327,8 @@ func (s *Store) Changes(ctx context.Context, after uint64, limit int) (out []sto
 		if len(out) > 0 {
 			return out[:min(limit, len(out))], nil
 		}
-		select {
-		case <-wait:
-		case <-s.closing:
-			return nil, store.ErrClosed
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		if err := s.calls.Wait(ctx, wait); err != nil {
+			return nil, err
 		}
 	}
 }

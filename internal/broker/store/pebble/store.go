@@ -99,11 +99,8 @@ type Store struct {
 	// commit serializes writes.
 	commit sync.Mutex
 
-	// calls is held for reading by each call that may take long, and for writing by Close.
-	calls sync.RWMutex
-	// closing is closed when Close begins.
-	closing   chan struct{}
-	closeOnce sync.Once
+	// calls are those that may take long.
+	calls *store.Calls
 }
 
 var _ store.Store = (*Store)(nil)
@@ -119,11 +116,11 @@ func Open(o Options) (*Store, error) {
 	o.setDefaults()
 	s := &Store{
 		fs: o.FS, dir: o.Dir, staging: o.FS.PathJoin(o.Dir, stagingName),
-		failure: newFailure(o.Log), closing: make(chan struct{}),
+		failure: newFailure(o.Log), calls: store.NewCalls(),
 		memory: memory{memIndex: newState(), metas: newMetas(), events: newEvents(), commits: make(chan struct{})},
 	}
 	s.Memory = memindex.NewMemory(&s.mu, &s.state)
-	s.space = &spaceGuard{fs: o.FS, dir: o.Dir, log: o.Log, stop: o.Stop, closing: s.closing}
+	s.space = &spaceGuard{fs: o.FS, dir: o.Dir, log: o.Log, stop: o.Stop, closing: s.calls.Closing}
 	if err := s.open(&o); err != nil {
 		return nil, fmt.Errorf("store: open %s: %w", o.Dir, err)
 	}
@@ -302,42 +299,13 @@ func (s *Store) Err() error { return cmp.Or(s.failure.refusal(), s.space.err()) 
 // rejected, and [Store.Err] returns the cause.
 func (s *Store) Fatal() <-chan error { return s.failure.fatal }
 
-// enter begins a call; the caller must call leave at its end.
-func (s *Store) enter(ctx context.Context) (leave func(), err error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	// TryRLock fails only while Close waits, or after Close.
-	if !s.calls.TryRLock() {
-		return nil, store.ErrClosed
-	}
-	if s.isClosing() {
-		s.calls.RUnlock()
-		return nil, store.ErrClosed
-	}
-	return s.calls.RUnlock, nil
-}
-
-func (s *Store) isClosing() bool {
-	select {
-	case <-s.closing:
-		return true
-	default:
-		return false
-	}
-}
-
 // Close implements [store.Store]. It returns the failure of the store, if there was one. After a failed write
 // it does not touch the engine, and the directory stays locked until the process ends.
 func (s *Store) Close() error {
-	err := store.ErrClosed
-	s.closeOnce.Do(func() {
-		close(s.closing)
-		s.calls.Lock() // never unlocked, so no further call can begin
+	return s.calls.Close(func() error {
 		stopped := s.stop(func() error { return s.position().sign(s.fs, s.dir) })
-		err = cmp.Or(s.failure.get(), stopped)
+		return cmp.Or(s.failure.get(), stopped)
 	})
-	return err
 }
 
 // stop closes everything that Open opened. Unless the store failed, it calls sign at the end, while the

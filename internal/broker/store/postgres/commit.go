@@ -91,7 +91,7 @@ func (s *Store) update(ctx context.Context, ops []store.Op, f func(*transaction)
 	}
 	u := &update{store: s, ops: ops, f: f}
 	for range attempts {
-		if err = u.try(ctx); err == nil || ctx.Err() != nil || s.isClosing() {
+		if err = u.try(ctx); err == nil || ctx.Err() != nil || s.calls.AreClosing() {
 			break
 		}
 		if retry := s.beforeRetry(ctx, err); retry != nil {

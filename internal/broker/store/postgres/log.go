@@ -143,7 +143,7 @@ func (s *Store) reload(ctx context.Context) error {
 func (s *Store) lose(ctx context.Context, at place, n memIndex) error {
 	survivor := &Store{
 		memory: newMemory(n), pool: s.pool, target: s.target, log: s.log, newID: s.newID,
-		ringSize: s.ringSize, id: s.id, closing: s.closing, metrics: s.metrics, fatal: make(chan error, 1), lost: true,
+		ringSize: s.ringSize, id: s.id, calls: s.calls, metrics: s.metrics, fatal: make(chan error, 1), lost: true,
 	}
 	if err := survivor.update(ctx, nil, func(*transaction) error { return nil }); err != nil {
 		return err

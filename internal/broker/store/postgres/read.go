@@ -321,12 +321,8 @@ func (s *Store) Changes(ctx context.Context, after uint64, limit int) (out []sto
 		if len(out) > 0 {
 			return out[:min(limit, len(out))], nil
 		}
-		select {
-		case <-wait:
-		case <-s.closing:
-			return nil, store.ErrClosed
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		if err := s.calls.Wait(ctx, wait); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -46,12 +46,9 @@ type Store struct {
 	loses    atomic.Bool  // a failover can lose what was acknowledged
 	followed atomic.Int64 // when the last read of the whole log began, in Unix nanoseconds
 
-	// calls is held for reading by each call that may take long, and for writing by Close.
-	calls sync.RWMutex
-	// closing is closed when Close begins.
-	closing   chan struct{}
-	closeOnce sync.Once
-	follower  follower
+	// calls are those that may take long.
+	calls    *store.Calls
+	follower follower
 }
 
 var _ store.Store = (*Store)(nil)
@@ -70,7 +67,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := &Store{
 		target: targetOf(&c.ConnConfig.Config), log: o.Log, newID: o.NewID, id: rand.Text(),
-		ringSize: cmp.Or(o.ringSize, defaultRingSize), closing: make(chan struct{}), fatal: make(chan error, 1), reach: newReach(),
+		ringSize: cmp.Or(o.ringSize, defaultRingSize), calls: store.NewCalls(), fatal: make(chan error, 1), reach: newReach(),
 		memory: newMemory(memIndex{state: memindex.NewState()}),
 	}
 	s.newMetrics(o.Registry)
@@ -150,47 +147,26 @@ func (s *Store) create(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// enter begins a call; the caller must call leave at its end.
+// enter begins a call; the caller must call leave at its end. It fails after a loss.
 func (s *Store) enter(ctx context.Context) (leave func(), err error) {
-	if err := ctx.Err(); err != nil {
+	if leave, err = s.calls.Enter(ctx); err != nil {
 		return nil, err
 	}
-	// TryRLock fails only while Close waits, or after Close.
-	if !s.calls.TryRLock() {
-		return nil, store.ErrClosed
-	}
-	err = s.health.loss()
-	if s.isClosing() {
-		err = store.ErrClosed
-	}
-	if err != nil {
-		s.calls.RUnlock()
+	if err := s.health.loss(); err != nil {
+		leave()
 		return nil, err
 	}
-	return s.calls.RUnlock, nil
-}
-
-func (s *Store) isClosing() bool {
-	select {
-	case <-s.closing:
-		return true
-	default:
-		return false
-	}
+	return leave, nil
 }
 
 // Close implements [store.Store].
 func (s *Store) Close() error {
-	err := store.ErrClosed
-	s.closeOnce.Do(func() {
-		close(s.closing)
-		s.calls.Lock() // never unlocked, so no further call can begin
+	return s.calls.Close(func() error {
 		s.follower.stop()
 		s.unregister()
 		s.pool.Close()
-		err = nil
+		return nil
 	})
-	return err
 }
 
 // Passed implements [store.Store]. The next report of this replica has the revision.
