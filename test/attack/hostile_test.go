@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hawser-io/hawser/internal/testkit"
 )
 
 // The bounds, as docs/guarantees.md states them.
@@ -209,7 +211,7 @@ func (s *stage) unharmed(r raid) {
 // reference returns the times of the fleet while the same attacker attacks a sink.
 func (s *stage) reference(name string, length time.Duration) noticed {
 	s.t.Helper()
-	sinkAt := freeAddr(s.t)
+	sinkAt := testkit.FreeAddr(s.t)
 	sink := s.play("0", "sink", sinkAt)
 	beside := s.play("1", name+"-on-sink", sinkAt)
 	beside.wait("ready")

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/testkit"
 )
 
 const (
@@ -57,7 +57,7 @@ type stage struct {
 // prepareStage prepares the files and addresses of broker and fleet.
 func prepareStage(t *testing.T) *stage {
 	t.Helper()
-	s := &stage{t: t, dir: t.TempDir(), addr: freeAddr(t), admin: freeAddr(t)}
+	s := &stage{t: t, dir: t.TempDir(), addr: testkit.FreeAddr(t), admin: testkit.FreeAddr(t)}
 	s.certify()
 	return s
 }
@@ -141,17 +141,6 @@ func (s *stage) certify() {
 			s.t.Fatal(err)
 		}
 	}
-}
-
-// freeAddr returns an address without a listener.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func (s *stage) startBroker() {

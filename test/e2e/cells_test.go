@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/local/fleet"
 	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
@@ -118,7 +118,7 @@ func (f *Fleet) secondCell(t *testing.T) string {
 	restart(append(slices.Clone(former), "--namespace-selector=cell!=b"))
 	t.Cleanup(func() { restart(former) })
 
-	addr, admin := freeAddr(t), freeAddr(t)
+	addr, admin := testkit.FreeAddr(t), testkit.FreeAddr(t)
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		t.Fatal(err)
@@ -127,46 +127,16 @@ func (f *Fleet) secondCell(t *testing.T) string {
 		f.Run(t, childproc.Spec{
 			Name: base + "-b", Path: filepath.Join(f.Root, "bin", "hawser-"+base), Args: append(slices.Clone(f.Program(base).Args()), args...),
 			Env: env, LogFile: filepath.Join(f.LogDir(), base+"-b.log"),
-			Ready: func(ctx context.Context) error { return isReady(ctx, ready) },
+			Ready: fleet.Ready("http://" + ready + "/readyz"),
 		})
 	}
 	run(fleet.Broker, []string{"--listen=" + addr, "--admin-listen=" + admin, "--data-dir=" + t.TempDir()}, nil, admin)
-	admin = freeAddr(t)
+	admin = testkit.FreeAddr(t)
 	run(fleet.HubSource, []string{
-		"--broker=localhost:" + port, "--admin-listen=" + admin, "--namespace-selector=cell=b", "--webhook-listen=" + freeAddr(t), "--leader-elect=false",
+		"--broker=localhost:" + port, "--admin-listen=" + admin, "--namespace-selector=cell=b", "--webhook-listen=" + testkit.FreeAddr(t), "--leader-elect=false",
 		"--leader-elect-resource-namespace=default", // of its saved state
 	}, []string{"KUBECONFIG=" + f.Hub.KubeconfigPath}, admin) // the rights of deploy/ are for one namespace
 	return addr
-}
-
-// freeAddr returns an address on which nothing listens.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	var lc net.ListenConfig
-	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err == nil {
-		err = l.Close()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l.Addr().String()
-}
-
-func isReady(ctx context.Context, admin string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/readyz", nil)
-	if err != nil {
-		return err
-	}
-	answer, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return errors.New(answer.Status)
-	}
-	return nil
 }
 
 // applied returns the uid and the resourceVersion of what works have in a namespace of cluster2, and of the

@@ -200,8 +200,8 @@ func (p *Program) Args() []string { return p.spec.Args }
 // SetArgs changes the arguments, from the next start on.
 func (p *Program) SetArgs(args []string) { p.spec.Args = args }
 
-// ready queries the readiness endpoint, as kubelet does.
-func ready(url string) func(context.Context) error {
+// Ready returns a check that queries a readiness endpoint, as kubelet does.
+func Ready(url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
@@ -261,7 +261,7 @@ func (f *Fleet) newProgram(ctx context.Context, name, base string, kubeconfig st
 			Name: name, Path: filepath.Join(f.cfg.Bin, "hawser-"+base), Args: args, Env: env,
 			LogFile: filepath.Join(f.LogDir(), name+".log"),
 			// All checks of /readyz, also those that the probe excludes: the whole fleet must work.
-			Ready: ready("http://" + admin + strings.Split(cmd.readyPath, "?")[0]),
+			Ready: Ready("http://" + admin + strings.Split(cmd.readyPath, "?")[0]),
 		},
 	}, nil
 }

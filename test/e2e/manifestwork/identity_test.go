@@ -20,6 +20,7 @@ import (
 	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/local/fleet"
 	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/agent/hubidentity"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
@@ -146,7 +147,7 @@ func TestIdentity_IsNotForAnotherBroker(t *testing.T) {
 	stop()
 
 	other := secondBroker(t)
-	admin := freeAddr(t)
+	admin := testkit.FreeAddr(t)
 	f.RunAgent(t, cluster, name, append(agentAt(t, name, other), "--hub-identity="+name, "--admin-listen="+admin, "--appliedmanifestwork-eviction-grace-period=1s")...)
 	harness.Eventually(t, func(ctx context.Context) error {
 		out, err := answer(ctx, admin, "/readyz")
@@ -257,7 +258,7 @@ func forget(t *testing.T, identity string) {
 func secondBroker(t *testing.T) string {
 	t.Helper()
 	f := shared
-	addr, admin := freeAddr(t), freeAddr(t)
+	addr, admin := testkit.FreeAddr(t), testkit.FreeAddr(t)
 	args := append([]string{}, f.Program(fleet.Broker).Args()...)
 	args = append(args, "--listen="+addr, "--admin-listen="+admin, "--data-dir="+filepath.Join(t.TempDir(), "data"))
 	p, err := childproc.Start(t.Context(), childproc.Spec{
@@ -277,19 +278,6 @@ func secondBroker(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return "localhost:" + port
-}
-
-// freeAddr returns an address on which nothing listens.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return l.Addr().String()
 }
 
 // answer returns the body of an answer of an admin port, with any status code.

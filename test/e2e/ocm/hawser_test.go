@@ -17,6 +17,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
@@ -48,7 +49,7 @@ func (r *rig) start(more string, rights ...string) *hawser {
 	for _, name := range rights {
 		r.kubectl(r.hub, "", "apply", "-f", filepath.Join(root, "deploy", "hub-source-registration", name))
 	}
-	h := &hawser{addr: freeAddr(r.T), admin: freeAddr(r.T)}
+	h := &hawser{addr: testkit.FreeAddr(r.T), admin: testkit.FreeAddr(r.T)}
 	cert, key := r.serving()
 	h.broker = r.ready("broker", h.admin, "--config="+r.write("broker/config.yaml", fmt.Sprintf(`
 listen: %s
@@ -95,7 +96,7 @@ func (r *rig) hubSource(broker, more string) *supervised {
 	if _, err := r.pki.Issue(pki.Request{Role: pki.Source, Name: sourceID, Valid: pki.Starting(time.Now(), 24*time.Hour)}, true); err != nil {
 		r.Fatal(err)
 	}
-	admin := freeAddr(r.T)
+	admin := testkit.FreeAddr(r.T)
 	config := r.write("hub-source/config.yaml", fmt.Sprintf(`
 sourceID: %s
 broker: %s

@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-io/hawser/internal/testkit"
 )
 
 // TestMove: a klusterlet moves from OCM's gRPC server to Hawser and back. Each move is one update of its
@@ -114,7 +116,7 @@ func TestMoveFromKube(t *testing.T) {
 func (p *supervised) becomes(args []string) {
 	p.r.Helper()
 	p.end()
-	p.spec.Args = append(args, "--listen="+freeAddr(p.r.T))
+	p.spec.Args = append(args, "--listen="+testkit.FreeAddr(p.r.T))
 	p.start()
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/local/controlplane"
 	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
@@ -270,7 +271,7 @@ func (r *rig) token(args ...string) string {
 // again when it ends.
 func (r *rig) program(name, program string, env []string, args ...string) *supervised {
 	r.Helper()
-	_, port, err := net.SplitHostPort(freeAddr(r.T))
+	_, port, err := net.SplitHostPort(testkit.FreeAddr(r.T))
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -350,21 +351,10 @@ func (p *supervised) end() {
 	}
 }
 
-// freeAddr returns an address without a listener.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }() // the listener only reserves a port
-	return l.Addr().String()
-}
-
 // grpcServer runs OCM's own gRPC server as its ServiceAccount and returns its address.
 func (r *rig) grpcServer() string {
 	r.Helper()
-	addr := freeAddr(r.T)
+	addr := testkit.FreeAddr(r.T)
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		r.Fatal(err)
