@@ -94,6 +94,11 @@ func (e *peer) facts() Facts {
 // connected here, so it counts as connected here and at no other replica.
 type due struct{ urgent, claims bool }
 
+// then returns what is due if a later event makes the row due again. A claim ends with a later urgent event that is none.
+func (d due) then(later due) due {
+	return due{urgent: d.urgent || later.urgent, claims: later.claims || d.claims && !later.urgent}
+}
+
 // taken is a row that was due and is being written.
 type taken struct {
 	store.Scope
@@ -105,8 +110,7 @@ func (p *Peers) mark(scope store.Scope, e *peer, d due) {
 	if p.cfg.Replicas.Alone() && (e == nil || e.row == nil) {
 		return
 	}
-	had := p.due[scope]
-	p.due[scope] = due{urgent: had.urgent || d.urgent, claims: d.claims || had.claims && !d.urgent}
+	p.due[scope] = p.due[scope].then(d)
 	p.unpublished.Ring()
 }
 
@@ -274,8 +278,7 @@ func (p *Peers) putBack(rows []taken, failed func(i int) bool) {
 	defer p.mu.Unlock()
 	for i, t := range rows {
 		if failed(i) {
-			had := p.due[t.Scope]
-			p.due[t.Scope] = due{urgent: had.urgent || t.urgent, claims: had.claims || t.claims && !had.urgent}
+			p.due[t.Scope] = t.then(p.due[t.Scope])
 		}
 	}
 }
