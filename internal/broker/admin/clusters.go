@@ -169,12 +169,5 @@ func (a *Admin) Backup(_ *hawserv1.BackupRequest, s ggrpc.ServerStreamingServer[
 		}
 		return nil
 	})
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return request.CallerGone(ctx)
-	default:
-		return request.Store(err)
-	}
+	return request.StoreCall(ctx, err)
 }

@@ -76,14 +76,7 @@ func (f *Feed) reach(ctx context.Context) error {
 	if err == nil {
 		err = f.await(ctx, f.cfg.Store.Head().Revision)
 	}
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return request.CallerGone(ctx)
-	default:
-		return request.Store(err)
-	}
+	return request.StoreCall(ctx, err)
 }
 
 // accept sends the acceptance of a registered subscription, and returns its stream.

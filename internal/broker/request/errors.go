@@ -123,6 +123,18 @@ func CallerGone(ctx context.Context) *transport.Error {
 	return e
 }
 
+// StoreCall returns the error of a call of the store for a caller with this context, nil if there is none.
+func StoreCall(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return CallerGone(ctx)
+	default:
+		return Store(err)
+	}
+}
+
 // StreamBroken returns the error of a stream on which a write failed, or for which data could not be read.
 func StreamBroken(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
