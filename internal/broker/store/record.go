@@ -13,6 +13,9 @@ type Key struct {
 	ResourceID string
 }
 
+// Beside returns the key of another id in the same cluster.
+func (k Key) Beside(id string) Key { return Key{k.DataType, k.Cluster, id} }
+
 // State is the state of a record.
 type State uint8
 

@@ -350,7 +350,7 @@ func (c *checker) record(key []byte, m *store.Meta) {
 		c.wrong(key, "%s", what)
 	}
 	if id := store.QueuedID(m); id != "" {
-		if other, twice := c.behind[beside(m.Key, id)]; twice {
+		if other, twice := c.behind[m.Key.Beside(id)]; twice {
 			c.wrong(key, "%q is queued behind it, and also behind %q", id, other)
 		}
 	}
@@ -419,7 +419,7 @@ func (c *checker) yield() {
 		return true
 	})
 	for k, tombstone := range c.behind {
-		c.waits(k, beside(k, tombstone))
+		c.waits(k, k.Beside(tombstone))
 	}
 }
 

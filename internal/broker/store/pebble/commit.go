@@ -317,7 +317,7 @@ func (t *transaction) index(w *store.Write) {
 		b.key = e.appendKey(b.key[:0], w.Key)
 		b.remove(b.key)
 		if e.kind == keyName {
-			t.names[beside(w.Key, e.text)] = ""
+			t.names[w.Key.Beside(e.text)] = ""
 		}
 	}
 	for _, e := range after {
@@ -327,14 +327,14 @@ func (t *transaction) index(w *store.Write) {
 		b.key, b.body = e.appendKey(b.key[:0], w.Key), e.appendBody(b.body[:0], w.New)
 		b.set(b.key, b.body)
 		if e.kind == keyName {
-			t.names[beside(w.Key, e.text)] = w.Key.ResourceID
+			t.names[w.Key.Beside(e.text)] = w.Key.ResourceID
 		}
 	}
 	if id := store.QueuedID(w.Old); id != "" {
-		t.behind[beside(w.Key, id)] = ""
+		t.behind[w.Key.Beside(id)] = ""
 	}
 	if id := store.QueuedID(w.New); id != "" {
-		t.behind[beside(w.Key, id)] = w.Key.ResourceID
+		t.behind[w.Key.Beside(id)] = w.Key.ResourceID
 	}
 }
 

@@ -41,7 +41,7 @@ func entries(to []entry, m *store.Meta) []entry {
 func (e entry) appendKey(b []byte, k store.Key) []byte {
 	switch e.kind {
 	case keyName:
-		return value.AppendKey(b, keyName, beside(k, e.text))
+		return value.AppendKey(b, keyName, k.Beside(e.text))
 	case keyOwner:
 		return appendOwnerKey(b, e.text, k)
 	default:

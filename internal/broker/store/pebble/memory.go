@@ -82,14 +82,8 @@ func (s *memIndex) loadIncarnation(key, body []byte) error {
 func (s *memIndex) addRecord(m *store.Meta) {
 	s.state.Load(m)
 	if id := store.QueuedID(m); id != "" {
-		s.behind[beside(m.Key, id)] = m.ResourceID
+		s.behind[m.Key.Beside(id)] = m.ResourceID
 	}
-}
-
-// beside returns k with another id.
-func beside(k store.Key, id string) store.Key {
-	k.ResourceID = id
-	return k
 }
 
 // highest returns the highest possible revision.

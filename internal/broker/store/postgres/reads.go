@@ -70,7 +70,7 @@ func readRecords(rows pgx.Rows, keys []store.Key) (*reads, error) {
 		}
 		r.metas[m.Key] = m
 		if id := store.QueuedID(m); id != "" {
-			if other := beside(m.Key, id); r.metas[other] == nil {
+			if other := m.Key.Beside(id); r.metas[other] == nil {
 				r.metas[other] = nil // it is known that there is none, unless a later row has it
 			}
 		}

@@ -55,23 +55,17 @@ func newTransaction(m *memIndex, r *reads) *transaction {
 // index replaces the names and the queued id of a record.
 func (t *transaction) index(old, n *store.Meta) {
 	for _, name := range store.ReservedNames(old) {
-		delete(t.names, beside(old.Key, name))
+		delete(t.names, old.Key.Beside(name))
 	}
 	for _, name := range store.ReservedNames(n) {
-		t.names[beside(n.Key, name)] = n.ResourceID
+		t.names[n.Key.Beside(name)] = n.ResourceID
 	}
 	if id := store.QueuedID(old); id != "" {
-		delete(t.behind, beside(old.Key, id))
+		delete(t.behind, old.Key.Beside(id))
 	}
 	if id := store.QueuedID(n); id != "" {
-		t.behind[beside(n.Key, id)] = n.ResourceID
+		t.behind[n.Key.Beside(id)] = n.ResourceID
 	}
-}
-
-// beside returns k with another id.
-func beside(k store.Key, id string) store.Key {
-	k.ResourceID = id
-	return k
 }
 
 // Meta implements [store.Reader].
