@@ -3,6 +3,7 @@ package broker_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -282,6 +283,34 @@ func TestReplicas_Balance(t *testing.T) {
 		if one.endedOf([]*tap{late}) != 0 {
 			t.Error("a new agent is rejected")
 		}
+	})
+}
+
+// TestReplicas_Listed: each broker shows the works that an agent listed at another one, until the agent has listed again.
+func TestReplicas_Listed(t *testing.T) {
+	inShared(t, broker.Config{}, nil, func(one, other *world) {
+		one.put(one.source("src"), work{version: 1}.event())
+		agent := one.open(one.agent("c1"), hawser)
+		want := func(want ...string) {
+			t.Helper()
+			pass(2 * refreshTime)
+			for _, w := range []*world{one, other} {
+				var got []string
+				err := w.ListDiscrepancies(&hawserv1.ListDiscrepanciesRequest{Cluster: "c1"}, admincall.To(w.Context(), func(o *hawserv1.ListDiscrepanciesResponse) error {
+					got = append(got, strings.TrimPrefix(o.GetCause().String(), "DISCREPANCY_CAUSE_")+" "+o.GetResourceId())
+					return nil
+				}))
+				if err != nil || !slices.Equal(got, want) {
+					t.Errorf("%q, want %q, %v", got, want, err)
+				}
+			}
+		}
+		one.request(agent, held("w1", 2), held("gone", 1))
+		want("ORPHAN gone", "AHEAD w1")
+		agent.cancel()
+		moved := other.open(other.agent("c1"), hawser)
+		other.request(moved, held("w1", 1), held("gone", 1))
+		want("ORPHAN gone")
 	})
 }
 

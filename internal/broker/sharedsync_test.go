@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,6 +50,43 @@ func TestShared_SyncReport(t *testing.T) {
 		other.request(late, held("w1", 1))
 		late.expectCheckpoint("released", []string{}, []string{"w1"})
 		early.expectCheckpoint("released", []string{}, []string{"gone"})
+	})
+}
+
+// reborn is a store that begins another incarnation while it is open, as PostgreSQL does after a failover.
+type reborn struct {
+	store.Store
+	now atomic.Bool
+}
+
+func (r *reborn) Head() store.Head {
+	h := r.Store.Head()
+	if r.now.Load() {
+		h.Incarnation, h.FirstRevision = "another", h.Revision+1
+	}
+	return h
+}
+
+// TestShared_Incarnation: the store begins another incarnation under a running broker. The source subscribes again, and
+// is synced after its next report.
+func TestShared_Incarnation(t *testing.T) {
+	var s *reborn
+	inShared(t, broker.Config{}, func(inner store.Store) store.Store { s = &reborn{Store: inner}; return s }, func(_, other *world) {
+		source, agent := other.open(other.source("src"), hawser), other.open(other.agent("c1"), hawser)
+		other.request(agent, held("gone", 1))
+		source.mustCompare(codec.SyncReport{AllClusters: true})
+		agent.expectCheckpoint("reported", []string{"src"}, []string{"gone"})
+		s.now.Store(true)
+		other.request(agent, held("gone", 1))
+		agent.expectCheckpoint("another incarnation", []string{}, []string{"gone"})
+		pass(time.Minute)
+		other.wantCode(<-source.ended, transport.CodeUnavailable)
+		if len(agent.ended) > 0 {
+			t.Errorf("the agent's subscription ended with %v", <-agent.ended)
+		}
+		other.open(other.source("src"), hawser).mustCompare(codec.SyncReport{AllClusters: true})
+		other.request(agent, held("gone", 1))
+		agent.expectCheckpoint("reported again", []string{"src"}, []string{"gone"})
 	})
 }
 

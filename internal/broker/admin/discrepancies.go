@@ -9,6 +9,7 @@ import (
 
 	ggrpc "google.golang.org/grpc"
 
+	"github.com/hawser-io/hawser/internal/broker/agentstatus"
 	"github.com/hawser-io/hawser/internal/broker/delivery"
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -21,11 +22,11 @@ import (
 // AppliedManifestWorks.
 func (a *Admin) ListDiscrepancies(r *hawserv1.ListDiscrepanciesRequest, s ggrpc.ServerStreamingServer[hawserv1.ListDiscrepanciesResponse]) error {
 	return list(a, r.GetPageToken(), s, func(p *part[hawserv1.ListDiscrepanciesResponse]) error {
-		agents := a.agents.Agents(r.GetCluster())
-		for scope, reported := range a.peers.AppliedElsewhere(r.GetCluster()) {
-			agents = append(agents, delivery.Agent{Scope: scope, Applied: reported})
+		agents, elsewhere := a.agents.Agents(r.GetCluster()), a.peers.ConnectedElsewhere(r.GetCluster())
+		for scope, c := range elsewhere {
+			agents = append(agents, delivery.Agent{Scope: scope, Applied: c.Applied})
 		}
-		for _, at := range behind(a.orphanScopes(r.GetCluster(), agents), p.after) {
+		for _, at := range behind(a.orphanScopes(r.GetCluster(), agents, elsewhere), p.after) {
 			if p.full() {
 				return nil
 			}
@@ -34,7 +35,7 @@ func (a *Admin) ListDiscrepancies(r *hawserv1.ListDiscrepanciesRequest, s ggrpc.
 				a.addApplied(p, at, agents)
 				continue
 			}
-			for _, f := range a.sync.Findings(at.scope) {
+			for _, f := range withListed(a.sync.Findings(at.scope), at.scope, elsewhere[at.scope].Listed) {
 				o, err := a.explain(s.Context(), f)
 				switch {
 				case err != nil:
@@ -52,14 +53,31 @@ func (a *Admin) ListDiscrepancies(r *hawserv1.ListDiscrepanciesRequest, s ggrpc.
 // applied is the second phase of the list of discrepancies.
 const applied = 1
 
+// withListed adds what agents at other replicas listed to the discrepancies of a cluster.
+func withListed(found []syncstate.Discrepancy, at store.Scope, listed []agentstatus.Listed) []syncstate.Discrepancy {
+	for _, l := range listed {
+		d := syncstate.Discrepancy{Cause: syncstate.Orphan, Scope: at, ResourceID: l.ID, Omitted: l.More}
+		if l.Ahead {
+			d.Cause = syncstate.Ahead
+		}
+		if !slices.Contains(found, d) { // another agent of the cluster may be connected here
+			found = append(found, d)
+		}
+	}
+	return found
+}
+
 // orphanScopes returns the scopes with discrepancies, in the order of the list.
-func (a *Admin) orphanScopes(cluster string, agents []delivery.Agent) (all []position) {
+func (a *Admin) orphanScopes(cluster string, agents []delivery.Agent, elsewhere map[store.Scope]agentstatus.Connection) (all []position) {
 	for _, at := range a.sync.Scopes() {
 		if cluster == "" || at.Cluster == cluster {
 			all = append(all, position{scope: at})
 		}
 	}
 	for _, s := range agents {
+		if len(elsewhere[s.Scope].Listed) > 0 {
+			all = append(all, position{scope: s.Scope})
+		}
 		if len(s.Applied.Records) > 0 || s.Applied.More > 0 {
 			all = append(all, position{phase: applied, scope: store.Scope{Cluster: s.Scope.Cluster}})
 		}

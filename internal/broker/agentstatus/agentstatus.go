@@ -114,8 +114,18 @@ type Connection struct {
 	Pending int    `json:"pending,omitzero"`
 	// Transports are the transports of the connections, once each.
 	Transports []string `json:"transports,omitempty"`
-	// Applied are the orphan AppliedManifestWorks that they reported. In a row it has the first ones.
+	// Applied are the orphan AppliedManifestWorks that they reported, and Listed the works that they listed and that
+	// differ. A row has the first ones of both.
 	Applied codec.OrphanReport `json:"applied,omitzero"`
+	Listed  []Listed           `json:"listed,omitempty"`
+}
+
+// Listed is a work that an agent listed and of which the broker has no record, or an older one (Ahead). Without an id,
+// it is the number of further works.
+type Listed struct {
+	ID    string `json:"id,omitempty"`
+	Ahead bool   `json:"ahead,omitempty"`
+	More  int    `json:"more,omitempty"`
 }
 
 type peer struct {
@@ -284,7 +294,7 @@ func (p *Peers) Acknowledged(scope store.Scope, after time.Duration) {
 	}
 }
 
-// Reported makes the row of a cluster due whose agent has reported orphan AppliedManifestWorks.
+// Reported makes the row of a cluster due whose agent has reported orphan AppliedManifestWorks, or listed works.
 func (p *Peers) Reported(scope store.Scope) { p.change(scope, due{}, func(*peer) {}) }
 
 // Refused records that an agent of a cluster, or a client that claimed to be one, was rejected. Unknown

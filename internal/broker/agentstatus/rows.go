@@ -22,9 +22,9 @@ const (
 	rowsAtOnce   = 1000
 	// refreshEvery is the pause between two commits of rows of agents that have neither connected nor disconnected.
 	refreshEvery = 10 * time.Second
-	// maxFormer is the maximum number of former subscriptions in a row, and maxApplied that of orphan
-	// AppliedManifestWorks.
-	maxFormer, maxApplied = 8, 8
+	// maxFormer is the maximum number of former subscriptions in a row, and maxReported that of orphan
+	// AppliedManifestWorks, and of listed works.
+	maxFormer, maxReported = 8, 8
 )
 
 // row is what the replica of an agent tells the others about it. Only a broker beside other replicas writes rows. A
@@ -71,7 +71,7 @@ func (p *Peers) elsewhere(r *row, head store.ClusterHead) State {
 }
 
 // Elsewhere returns the number of clusters whose agents are connected to another live replica.
-func (p *Peers) Elsewhere() int { return len(p.AppliedElsewhere("")) }
+func (p *Peers) Elsewhere() int { return len(p.ConnectedElsewhere("")) }
 
 // facts returns the latest facts about the agents of a cluster, at any replica. An agent that is connected elsewhere
 // counts more than one whose former subscription has just ended here.
@@ -239,7 +239,7 @@ func (p *Peers) write(scope store.Scope, claims bool, self string) (op store.Op,
 	if (r.State == 0 || !claims) && p.elsewhere(e.row, head) != 0 {
 		return op, false
 	}
-	r.shorten(maxApplied)
+	r.shorten(maxReported)
 	value, err := json.Marshal(r)
 	if len(value) > store.MaxBookmark { // former subscriptions also end by their own timeouts
 		r.Former = nil
@@ -250,22 +250,24 @@ func (p *Peers) write(scope store.Scope, claims bool, self string) (op store.Op,
 	return op, err == nil && !(exists && bytes.Equal(before.Value, value))
 }
 
-// shorten leaves at most n orphan AppliedManifestWorks, and counts the others.
+// shorten leaves at most n reports of each kind, and counts the others.
 func (r *row) shorten(n int) {
 	if more := len(r.Applied.Records) - n; more > 0 {
 		r.Applied = codec.OrphanReport{Records: r.Applied.Records[:n], More: r.Applied.More + uint64(more)}
 	}
+	if more := len(r.Listed) - n; more > 0 {
+		r.Listed = append(r.Listed[:n], Listed{More: more})
+	}
 }
 
-// AppliedElsewhere returns the orphan AppliedManifestWorks that agents at other replicas reported. The cluster ""
-// selects all.
-func (p *Peers) AppliedElsewhere(cluster string) map[store.Scope]codec.OrphanReport {
+// ConnectedElsewhere returns what the rows say about agents at other live replicas. The cluster "" selects all.
+func (p *Peers) ConnectedElsewhere(cluster string) map[store.Scope]Connection {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := map[store.Scope]codec.OrphanReport{}
+	all := map[store.Scope]Connection{}
 	for scope, e := range p.all {
 		if (cluster == "" || scope.Cluster == cluster) && p.elsewhere(e.row, store.ClusterHead{}) != 0 {
-			all[scope] = e.row.Applied
+			all[scope] = e.row.Connection
 		}
 	}
 	return all

@@ -63,8 +63,13 @@ type Feed struct {
 	// admits returns the error for agents of a cluster that may not subscribe to works, else nil.
 	admits   func(cluster string) error
 	registry *registry
-	metrics  *metrics
+	// incarnation is that of the store when the sources subscribed. Only followIncarnation changes it.
+	incarnation string
+	metrics     *metrics
 }
+
+// incarnationEvery is the interval at which the feed looks for another incarnation of the store.
+const incarnationEvery = time.Minute
 
 // New returns a feed of the changes that Route gets, which begin at the head of the store. await waits
 // until all parts of the broker have followed the store up to a revision. New starts no goroutine.
@@ -73,6 +78,7 @@ func New(cfg *settings.Config, c *syncstate.State, i Intake, p *agentstatus.Peer
 	return &Feed{
 		cfg: cfg, sync: c, intake: i, lists: lists, orphanBudget: bytebudget.NewBudget(cfg.QueueBytes),
 		await: await, admits: func(string) error { return nil }, peers: p, registry: r, metrics: newMetrics(cfg.Meter(), r, lists),
+		incarnation: cfg.Store.Head().Incarnation,
 	}
 }
 
@@ -89,7 +95,7 @@ func (f *Feed) EndCluster(cluster string, why *transport.Error) {
 
 // Tasks returns the tasks that the caller must run.
 func (f *Feed) Tasks() []taskgroup.Task {
-	return []taskgroup.Task{{Name: "drain", Run: f.drain}, {Name: "peers", Run: f.peers.Run}, {Name: "agent rows", Run: f.peers.Publish}}
+	return []taskgroup.Task{{Name: "drain", Run: f.drain}, {Name: "incarnation", Run: f.followIncarnation}, {Name: "peers", Run: f.peers.Run}, {Name: "agent rows", Run: f.peers.Publish}}
 }
 
 // Closing returns the error for new calls while the feed drains, otherwise nil.
@@ -97,6 +103,27 @@ func (f *Feed) Closing() error {
 	if err := f.registry.end.Load(); err != nil {
 		return err
 	}
+	return nil
+}
+
+// followIncarnation ends the subscriptions of sources when the store has begun another incarnation, until ctx ends.
+//
+// Scenario without it:
+//
+//	t1: PostgreSQL fails over, and the brokers run on. No source counts as synced in the new incarnation.
+//	t2: an agent lists a work that its source deleted before t1. The agent keeps it until the source is synced.
+//	t3: the source reports what it has after it has subscribed, and its subscription runs on for hours.
+//
+// Result: the agent keeps the work for hours.
+func (f *Feed) followIncarnation(ctx context.Context) error {
+	taskgroup.Every(ctx, incarnationEvery, func() {
+		if now := f.cfg.Store.Head().Incarnation; now != f.incarnation {
+			f.incarnation = now
+			for _, s := range f.registry.all(codec.Status) {
+				s.stop(request.Unavailable("", "the store has begun another incarnation", "connect again, and report what the source has"))
+			}
+		}
+	})
 	return nil
 }
 
@@ -244,7 +271,12 @@ func (f *Feed) StateOf(scope store.Scope, head store.ClusterHead) (worst agentst
 func (f *Feed) ConnectionOf(scope store.Scope, head store.ClusterHead) agentstatus.Connection {
 	var all []Agent
 	f.registry.each(scope, func(s *subscription) { all = append(all, s.snapshot()) })
-	return Summarize(all, head)
+	c := Summarize(all, head)
+	for _, d := range f.sync.Lists.Findings(scope) {
+		c.Listed = append(c.Listed, agentstatus.Listed{ID: d.ResourceID, Ahead: d.Cause == syncstate.Ahead, More: d.Omitted})
+	}
+	slices.SortFunc(c.Listed, func(a, b agentstatus.Listed) int { return cmp.Or(cmp.Compare(a.More, b.More), cmp.Compare(a.ID, b.ID)) })
+	return c
 }
 
 // Summarize returns what the agents of one cluster have in common. head is the store's summary of the cluster.
@@ -274,6 +306,7 @@ func (f *Feed) EndFormer(scope store.Scope, subscriptions []string) {
 			s.stop(request.Unavailable(codec.HeaderSubscriptionID, "the agent has subscribed again", "use the new subscription"))
 		}
 	}
+	f.sync.Lists.Forget(scope)
 }
 
 // Agents returns the running subscriptions of a cluster's agents, sorted by cluster, data type and age. The

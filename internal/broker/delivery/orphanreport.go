@@ -77,7 +77,7 @@ func (f *Feed) OrphanReport(_ context.Context, e *request.Event) error {
 // ResolveOrphan queues an operator's decision for the agents of a cluster that reported an AppliedManifestWork.
 func (f *Feed) ResolveOrphan(cluster, uid string, adopt bool) (name string, err error) {
 	agents := f.registry.agents(cluster)
-	if elsewhere := f.peers.AppliedElsewhere(cluster); len(agents) == 0 && len(elsewhere) > 0 {
+	if elsewhere := f.peers.ConnectedElsewhere(cluster); len(agents) == 0 && len(elsewhere) > 0 {
 		return "", &transport.Error{
 			Code: transport.CodeUnavailable, Next: transport.NextUseAnotherServer,
 			Message: "the agent of cluster " + cluster + " is connected to another replica of the broker", Hint: "repeat the command until it reaches that replica",

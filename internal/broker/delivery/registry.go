@@ -181,18 +181,24 @@ func (r *registry) of(scope store.Scope) []*subscription {
 }
 
 // agents returns the subscriptions of a cluster's agents. The cluster "" selects all.
-func (r *registry) agents(cluster string) []*subscription {
+func (r *registry) agents(cluster string) (list []*subscription) {
+	if cluster == "" {
+		return r.all(codec.Spec)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var list []*subscription
-	if cluster != "" {
-		for _, d := range codec.DataTypes() {
-			list = append(list, r.ByScope[store.Scope{DataType: d, Cluster: cluster}]...)
-		}
-		return list
+	for _, d := range codec.DataTypes() {
+		list = append(list, r.ByScope[store.Scope{DataType: d, Cluster: cluster}]...)
 	}
+	return list
+}
+
+// all returns the subscriptions to a part: of agents to specs, of sources to statuses.
+func (r *registry) all(part codec.Subresource) (list []*subscription) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, s := range r.ByID {
-		if s.part == codec.Spec {
+		if s.part == part {
 			list = append(list, s)
 		}
 	}

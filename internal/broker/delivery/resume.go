@@ -206,6 +206,7 @@ func (t *stream) compareSpecs(ctx context.Context, l *list) (sends int, err erro
 			odd.Orphans[id] = c.plan.Version(id)
 		}
 		t.sub.list.Replace(odd)
+		t.peers.Reported(t.sub.scope)
 	}
 	return c.sends, nil
 }

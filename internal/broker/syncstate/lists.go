@@ -84,7 +84,7 @@ func (x *Lists) Open(at store.Scope, owner identity.Identity) *List {
 func (l *List) Replace(o Mismatch) {
 	x, ids := l.lists, slices.Sorted(maps.Keys(o.Orphans))
 	l.note(o, ids)
-	x.forget(l)
+	x.forget(l.scope, l)
 	named, bytes := map[string]int64{}, 0
 	for _, id := range ids {
 		if bytes+len(id) > o.MaxBytes {
@@ -106,12 +106,14 @@ func (l *List) Replace(o Mismatch) {
 	}
 }
 
-// forget drops the previous entries of this list, and the lists of disconnected agents of the cluster. The new
-// list replaces them.
-func (x *Lists) forget(mine *List) {
+// Forget drops the lists of disconnected agents of a cluster: an agent has connected again, here or to another broker.
+func (x *Lists) Forget(scope store.Scope) { x.forget(scope, nil) }
+
+// forget drops the previous entries of a list, nil for none, and the lists of disconnected agents of its cluster.
+func (x *Lists) forget(scope store.Scope, mine *List) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, l := range slices.Clone(x.byScope[mine.scope]) {
+	for _, l := range slices.Clone(x.byScope[scope]) {
 		if l.closed || l == mine {
 			x.drop(l)
 		}
@@ -280,8 +282,8 @@ func (x *Lists) scopes(all map[store.Scope]struct{}) {
 	}
 }
 
-// findings returns the mismatches of a cluster.
-func (x *Lists) findings(scope store.Scope) []Discrepancy {
+// Findings returns the mismatches of a cluster, in no order.
+func (x *Lists) Findings(scope store.Scope) []Discrepancy {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	omitted := 0

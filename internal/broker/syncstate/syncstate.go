@@ -289,7 +289,7 @@ func (c *State) Scopes() []store.Scope {
 
 // Findings returns the discrepancies in a scope, sorted by cause, source and id.
 func (c *State) Findings(scope store.Scope) []Discrepancy {
-	found := slices.Concat(c.Lists.findings(scope), c.Sources.rows.findings(scope, c.Sources.cfg.Store.Head().Incarnation), c.Names.findings(scope))
+	found := slices.Concat(c.Lists.Findings(scope), c.Sources.rows.findings(scope, c.Sources.cfg.Store.Head().Incarnation), c.Names.findings(scope))
 	slices.SortFunc(found, func(a, b Discrepancy) int {
 		return cmp.Or(cmp.Compare(a.Omitted, b.Omitted), cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Source, b.Source), cmp.Compare(a.ResourceID, b.ResourceID))
 	})
