@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/storecopy"
 )
 
 // Kind is the kind of a failure, for metrics.
@@ -87,7 +88,7 @@ func targetOf(c *pgconn.Config) target {
 func (t target) failure(err error) error {
 	switch {
 	case err == nil, errors.As(err, new(*DatabaseError)), errors.As(err, new(*store.DamageError)), errors.Is(err, context.Canceled),
-		errors.Is(err, store.ErrClosed), errors.Is(err, store.ErrCompacted):
+		errors.Is(err, store.ErrClosed), errors.Is(err, store.ErrCompacted), errors.Is(err, storecopy.ErrNotEmpty), errors.Is(err, storecopy.ErrOther):
 		return err
 	}
 	d := diagnose(err)

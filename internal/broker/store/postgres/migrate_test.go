@@ -369,7 +369,7 @@ func TestMigrate_Refuses(t *testing.T) {
 	}
 	end()
 	target, end := closing[*postgres.Target](t)(postgres.OpenTarget(t.Context(), postgres.Options{URL: url}))
-	if err := begin(target, source.Head()); !errors.Is(err, storecopy.ErrNotEmpty) || !strings.Contains(err.Error(), source.Head().StoreID) {
+	if err := begin(target, source.Head()); !errors.Is(err, storecopy.ErrNotEmpty) || !strings.Contains(err.Error(), source.Head().StoreID) || errors.As(err, new(*postgres.DatabaseError)) {
 		t.Errorf("a database with a store: %v", err)
 	}
 	end()
