@@ -3,6 +3,7 @@ package histories
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ type database struct {
 	trace   *trace
 	dir     string
 	servers [2]*postgres.Server
+	dirs    [2]string // their directories
 	primary int
 	copies  int
 	proxies [][2]*proxy // of each replica, to both servers
@@ -35,11 +37,11 @@ func newDatabase(t *testing.T, x *trace, dir string) *database {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, err := postgres.Create(ctx, postgres.Config{Programs: programs, Dir: filepath.Join(dir, "server0"), Settings: settings})
+	d := &database{t: t, trace: x, dir: dir, dirs: [2]string{filepath.Join(dir, "server0")}}
+	first, err := postgres.Create(ctx, postgres.Config{Programs: programs, Dir: d.dirs[0], Settings: settings})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &database{t: t, trace: x, dir: dir}
 	d.servers[0] = first
 	d.start(first)
 	t.Cleanup(func() {
@@ -72,12 +74,16 @@ func (d *database) follow() {
 	d.t.Helper()
 	d.copies++
 	name := fmt.Sprintf("server%d", d.copies)
-	s, err := d.servers[d.primary].Standby(d.t.Context(), filepath.Join(d.dir, name))
+	dir := filepath.Join(d.dir, name)
+	s, err := d.servers[d.primary].Standby(d.t.Context(), dir)
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	d.start(s)
-	d.servers[1-d.primary] = s
+	if d.copies > 1 {
+		d.check(os.RemoveAll(d.dirs[1-d.primary])) // of the former primary server: an hour has a hundred
+	}
+	d.servers[1-d.primary], d.dirs[1-d.primary] = s, dir
 	for _, p := range d.proxies {
 		p[1-d.primary].forward(s.Addr())
 	}
