@@ -308,8 +308,8 @@ func (b *storeBench) measure(ctx context.Context, s *site) error {
 	return err
 }
 
-// stopFirst stops the first broker of a site (SIGSTOP) while it commits without a pause. It returns the times of
-// publishes at the others until it continues.
+// stopFirst stops the first broker of a site (SIGSTOP) while all commit without a pause. It returns the times of
+// publishes at the others before and after the stop.
 func (b *storeBench) stopFirst(ctx context.Context, s *site) (took []time.Duration, err error) {
 	const clients = 32
 	var first, others []cloudeventsv1.CloudEventServiceClient
@@ -331,15 +331,16 @@ func (b *storeBench) stopFirst(ctx context.Context, s *site) (took []time.Durati
 			}
 		})
 	}
-	if err := pass(ctx, cellTime/4); err != nil {
-		return nil, err
-	}
-	process := s.brokers[0].process
-	if err := process.Signal(syscall.SIGSTOP); err != nil {
-		return nil, err
-	}
+	process, stopped := s.brokers[0].process, make(chan error, 1)
+	go func() { // ends before publishRate
+		err := pass(ctx, cellTime/4)
+		if err == nil {
+			err = process.Signal(syscall.SIGSTOP)
+		}
+		stopped <- err
+	}()
 	_, took, err = publishRate(ctx, others, clients, func(w, i int) *cloudeventsv1.PublishRequest { return b.fresh(clients+w, i) })
-	return took, errors.Join(err, process.Signal(syscall.SIGCONT))
+	return took, errors.Join(err, <-stopped, process.Signal(syscall.SIGCONT))
 }
 
 // spent returns the processor seconds of brokers and database so far.
