@@ -81,8 +81,15 @@ func TestHistories(t *testing.T) {
 	f := newFleet(t, dir)
 	f.awaitReady(t)
 	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
 	clients, ctx := errgroup.WithContext(ctx)
+	// A fault that failed ends the run before it rests. What was seen until then is judged too.
+	defer func() {
+		stop()
+		if err := clients.Wait(); err != nil {
+			t.Error(err)
+		}
+		printViolations(t, f.trace.all())
+	}()
 	for _, s := range f.sources {
 		clients.Go(func() error { return s.run(ctx) })
 	}
@@ -96,11 +103,6 @@ func TestHistories(t *testing.T) {
 	calmDown()
 	f.rest(t)
 	f.view(ctx, t)
-	stop()
-	if err := clients.Wait(); err != nil {
-		t.Error(err)
-	}
-	printViolations(t, f.trace.all())
 }
 
 // newRun creates the folder of a run, and removes old ones.
