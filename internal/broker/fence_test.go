@@ -47,6 +47,12 @@ func TestFence_EventsOfAnEndedSubscription(t *testing.T) {
 func TestFence_ComparingEndsEarlierSessions(t *testing.T) {
 	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
 		old, other := w.open(w.source("src"), hawser), w.open(w.source("other"), hawser)
+		moved := make(chan error, 1)
+		go func() { moved <- other.send(work{source: "other", id: "other", version: 1}.event()) }() // the result is received below
+		s.tokens <- nil
+		if err := <-moved; err != nil {
+			t.Fatal(err) // the head is moved, so that the sessions of src have an order
+		}
 		ocm, now := w.open(w.source("src"), nil), w.open(w.source("src"), hawser)
 		queued := make(chan error, 1)
 		go func() { queued <- old.send(work{version: 1}.event()) }() // the result is received below
@@ -58,16 +64,15 @@ func TestFence_ComparingEndsEarlierSessions(t *testing.T) {
 		if err := <-queued; err != nil {
 			t.Errorf("the event queued before: %v", err)
 		}
+		if len(now.takeSync(codec.TypeInventory)) != 0 {
+			t.Error("the inventory came before the queued events")
+		}
 		s.tokens <- nil // for the commit that takes over
 		e := w.refused(<-old.ended, transport.CodeUnavailable)
 		if e.Next != transport.NextBackOff || e.Delay <= 0 {
 			t.Errorf("the end of the session before: %+v", e)
 		}
 		w.wantCode(old.send(work{id: "late", version: 1}.event()), transport.CodeUnavailable)
-		if len(now.takeSync(codec.TypeInventory)) != 0 {
-			t.Error("the inventory came before the queued events")
-		}
-		s.tokens <- nil // for the empty commit that waits for queued publishes
 		if err := <-requested; err != nil {
 			t.Fatal(err)
 		}

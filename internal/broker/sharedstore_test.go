@@ -220,6 +220,39 @@ func TestShared_FenceOfASource(t *testing.T) {
 	})
 }
 
+// TestShared_LatePublish:
+//
+// Scenario:
+//
+//	t1: a source publishes a spec at a broker that cannot commit, and its connection breaks.
+//	t2: the source subscribes at another broker, and publishes the spec and its deletion. No agent has it, so the
+//	    deletion needs no confirmation.
+//	t3: the first broker can commit again.
+//
+// Result: the spec is rejected, and the work stays deleted.
+func TestShared_LatePublish(t *testing.T) {
+	var slow *slowStore
+	cut := func(s store.Store) store.Store {
+		slow = &slowStore{Store: s, tokens: make(chan error)}
+		return slow
+	}
+	inShared(t, broker.Config{}, cut, func(one, other *world) {
+		former := other.open(other.source("src"), hawser)
+		late := make(chan error, 1)
+		go func() { late <- former.send(work{version: 1}.event()) }() // the result is received below
+		synctest.Wait()
+		now := one.open(one.source("src"), hawser)
+		now.mustSend(work{version: 1}.event())
+		now.mustSend(work{version: 1, deleting: true}.event())
+		slow.tokens <- nil
+		other.wantCode(<-late, transport.CodeUnavailable)
+		r, err := one.Store.Get(one.Context(), store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "w1"})
+		if err != nil || r.State != store.ConfirmedTombstone {
+			t.Errorf("%+v, %v: want the confirmed tombstone", r.Meta, err)
+		}
+	})
+}
+
 // TestShared_Moves: a broker ends, and its agent continues at another one by its cursor: it gets what changed and
 // nothing else. What its former subscription publishes is rejected at both brokers.
 func TestShared_Moves(t *testing.T) {

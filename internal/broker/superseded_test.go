@@ -188,12 +188,8 @@ func TestFence_RejectsOlderRelease(t *testing.T) {
 		first := send(numbered(2, releaseOf(t, "src", "c1")))
 		second := send(numbered(3, releaseOf(t, "src", "c1")))
 		s.tokens <- nil // for the commit with which the first release takes over
-		synctest.Wait()
-		s.tokens <- nil // for that of the second one
-		synctest.Wait()
-		s.tokens <- nil // for the empty commit that waits for publishes before the first release
 		w.wantCode(<-first, transport.CodeUnavailable)
-		s.tokens <- nil // for the same commit of the second release
+		s.tokens <- nil // for that of the second one
 		s.tokens <- nil // for the commit that drops the records
 		if err := <-second; err != nil {
 			t.Fatal(err)
@@ -208,10 +204,11 @@ func TestFence_RejectsOlderRelease(t *testing.T) {
 // Events in flight of the earlier session are then rejected.
 func TestFence_RejectsBeforeReleaseOfLaterSession(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
-		agent, old, now := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser), w.open(w.source("src"), hawser)
+		agent, old := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
 		ocm, other := w.open(w.source("src"), nil), w.open(w.source("other"), hawser)
 		w.request(agent)
 		old.mustSend(numbered(8, work{version: 1}.event()))
+		now := w.open(w.source("src"), hawser)
 		now.mustSend(numbered(1, releaseOf(t, "src", "c1")))
 		w.wantCode(<-old.ended, transport.CodeUnavailable)
 		w.wantCode(old.send(numbered(9, work{version: 2}.event())), transport.CodeUnavailable)

@@ -2,7 +2,6 @@ package ingest
 
 import (
 	"cmp"
-	"context"
 	"sync"
 
 	"github.com/hawser-io/hawser/internal/broker/request"
@@ -20,7 +19,8 @@ import (
 //	t3: the event arrives; the comparison would not repair its effect.
 //
 // Result: an event that names a subscription is accepted only while that subscription runs. A source that
-// compares, or releases a cluster, ends its earlier subscriptions, also those at other brokers (see [store.Fence]).
+// publishes, compares, or releases a cluster, ends its earlier subscriptions, also those at other brokers (see
+// [store.Fence]).
 //
 // OCM clients name no subscription. Within a subscription the source numbers the events whose order matters;
 // see [fenceOrder].
@@ -33,7 +33,6 @@ type Fences struct {
 
 // FenceStore has the fences of all brokers.
 type FenceStore interface {
-	store.Committer
 	Head() store.Head
 	Bookmark(name string) (store.Bookmark, bool)
 }
@@ -101,25 +100,26 @@ func (x *Fences) Find(id string, client identity.Identity) *Fence {
 	return nil
 }
 
-// takeOver ends the earlier subscriptions of the source of f, here and at the other brokers. Their events that are
-// not committed yet are rejected.
-func (x *Fences) takeOver(ctx context.Context, f *Fence) error {
-	outcomes, err := x.store.Commit(ctx, []store.Op{{Kind: store.Supersede, Fence: f.shared}})
-	switch {
-	case ctx.Err() != nil:
-		return request.CallerGone(ctx)
-	case err != nil:
-		return request.Store(err)
-	case outcomes[0].Result == store.Fenced:
-		return request.SubscriptionOver()
-	case outcomes[0].Result == store.Invalid:
-		return request.Invalid("source", outcomes[0].Detail, "choose another source id")
+// fenced returns the ops that commit an event of a subscription. f is nil if the event names none. The first event of a
+// source's subscription takes over from the earlier ones.
+//
+// Scenario:
+//
+//	t1: a source publishes a spec; its broker cannot commit it, and the connection breaks.
+//	t2: the source subscribes at another broker, and publishes the spec and its deletion. The agent confirms it, the
+//	    source acknowledges that, and no tombstone is left.
+//	t3: the first broker can commit again.
+//
+// Result: it does not commit the spec.
+func (x *Fences) fenced(f *Fence, op store.Op) []store.Op {
+	if f == nil || f.shared.Name == "" {
+		return []store.Op{op}
 	}
-	// Follow does that too, but the caller must not wait for it.
-	if b, ok := x.store.Bookmark(f.shared.Name); ok {
-		return x.endBehind(f.shared.Name, b.Value)
+	op.Fence = f.shared
+	if b, ok := x.store.Bookmark(f.shared.Name); ok && f.shared.Leads(b.Value) {
+		return []store.Op{op}
 	}
-	return nil
+	return []store.Op{{Kind: store.Supersede, Fence: f.shared}, op}
 }
 
 // endBehind ends the subscriptions that run here and that are behind last, the value of the bookmark name.
@@ -137,7 +137,7 @@ func (x *Fences) endBehind(name string, last []byte) (err error) {
 	}
 	x.mu.Unlock()
 	for _, f := range behind {
-		f.end(request.Unavailable("", "another session of "+f.client.String()+" compares what it owns, or releases a cluster",
+		f.end(request.Unavailable("", "a later session of "+f.client.String()+" publishes or compares",
 			"run one process for each source id, or let them elect a leader"))
 	}
 	return err

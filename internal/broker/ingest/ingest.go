@@ -83,13 +83,26 @@ func (i *Intake) Supersede(ctx context.Context, subscription string, from identi
 	if f == nil {
 		return request.NoSubscription(from)
 	}
-	if err := i.takeOver(ctx, f); err != nil {
-		return err
+	return i.takeOver(ctx, from, f, nil)
+}
+
+// takeOver ends the earlier subscriptions of the source of f, here and at the other brokers. Commits of one client keep
+// their order, so it also waits for publishes that are queued. Without a fence it only waits.
+func (i *Intake) takeOver(ctx context.Context, from identity.Identity, f *Fence, checkValid func() *transport.Error) error {
+	var ops []store.Op
+	if f != nil {
+		ops = append(ops, store.Op{Kind: store.Supersede, Fence: f.shared})
 	}
-	// Earlier publishes of this subscription may be queued. Commits of one client keep their order, so an empty commit
-	// waits for them.
-	if _, err := i.Commit(ctx, from); err != nil {
+	outcomes, err := i.commits.commit(ctx, from, checkValid, ops...)
+	switch {
+	case err != nil:
 		return request.Store(err)
+	case f == nil:
+		return nil
+	case outcomes[0].Result == store.Fenced:
+		return request.SubscriptionOver()
+	case outcomes[0].Result == store.Invalid:
+		return request.Invalid("source", outcomes[0].Detail, "choose another source id")
 	}
 	return nil
 }
@@ -100,11 +113,7 @@ func (i *Intake) put(ctx context.Context, e *request.Event, op store.Op) (r tran
 	if err != nil {
 		return r, err
 	}
-	if f != nil {
-		op.Fence = f.shared
-	}
 	var outcome store.Outcome
-	ops := []store.Op{op}
 	dones := make([]func(store.Outcome) error, 0, 2)
 	defer func() {
 		for _, done := range dones {
@@ -114,7 +123,7 @@ func (i *Intake) put(ctx context.Context, e *request.Event, op store.Op) (r tran
 		}
 	}()
 	for _, w := range i.commitHooks {
-		done, err := w.Begin(ctx, &ops[0], e.Env)
+		done, err := w.Begin(ctx, &op, e.Env)
 		if err != nil {
 			return r, request.Store(err)
 		}
@@ -122,11 +131,11 @@ func (i *Intake) put(ctx context.Context, e *request.Event, op store.Op) (r tran
 			dones = append(dones, done)
 		}
 	}
-	outcomes, err := i.commits.commit(ctx, e.From, checkValid, ops...)
+	outcomes, err := i.commits.commit(ctx, e.From, checkValid, i.fenced(f, op)...)
 	if err != nil {
 		return r, request.Store(err)
 	}
-	outcome = outcomes[0]
+	outcome = outcomes[len(outcomes)-1]
 	i.commits.metrics.refused(outcome.Excess)
 	return receiptOf(outcome, e.Env)
 }

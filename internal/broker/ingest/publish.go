@@ -204,18 +204,14 @@ func (i *Intake) Release(ctx context.Context, e *request.Event) (r transport.Rec
 	}
 	drop := store.Op{Kind: store.Drop, Owner: owner, At: i.cfg.Now()}
 	if f != nil {
-		if err := i.takeOver(ctx, f); err != nil {
-			return r, err
-		}
 		if err := f.release(cluster, e.Env.Fence); err != nil {
 			return r, err
 		}
 		drop.Fence = f.shared
 	}
-	// Earlier publishes of the source may still be queued. Their records would stay in the store. Commits of one client
-	// keep their order, so an empty commit waits for these publishes.
-	if _, err := i.commits.commit(ctx, e.From, checkValid); err != nil {
-		return r, request.Store(err)
+	// Earlier publishes of the source may still be queued. Their records would stay in the store.
+	if err := i.takeOver(ctx, e.From, f, checkValid); err != nil {
+		return r, err
 	}
 	drops, err := i.drops(ctx, cluster, drop)
 	if err != nil {

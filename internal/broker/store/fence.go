@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Fence identifies one subscription of a source among its subscriptions at all brokers. A subscription that compares,
-// or releases a cluster, takes over: the ops of earlier subscriptions get the result Fenced from then on. That is
-// decided inside the commit, so it holds at each broker, also for an op that is queued already.
+// Fence identifies one subscription of a source among its subscriptions at all brokers. A subscription that
+// publishes, compares, or releases a cluster, takes over: the ops of earlier subscriptions get the result Fenced from then
+// on. That is decided inside the commit, so it holds at each broker, also for an op that is queued already.
 //
 // Scenario:
 //
@@ -52,6 +52,13 @@ func (f Fence) IsBehind(last []byte) (bool, error) {
 	return f.Start <= n && f.ID != id, nil
 }
 
+// Leads reports whether the subscription has taken over last. last is the value of the bookmark with the name of the
+// fence.
+func (f Fence) Leads(last []byte) bool { return string(last) == f.value() }
+
+// value returns the value of the bookmark if the subscription has taken over last.
+func (f Fence) value() string { return strconv.FormatUint(f.Start, 10) + "/" + f.ID }
+
 // isFenced reports whether the op comes too late.
 func isFenced(r Reader, f Fence) (bool, error) {
 	if f.Name == "" {
@@ -66,6 +73,5 @@ func isFenced(r Reader, f Fence) (bool, error) {
 
 // supersede decides about a subscription that takes over.
 func (p *plan) supersede() {
-	f := p.op.Fence
-	p.writeBookmark(f.Name, []byte(strconv.FormatUint(f.Start, 10)+"/"+f.ID))
+	p.writeBookmark(p.op.Fence.Name, []byte(p.op.Fence.value()))
 }
