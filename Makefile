@@ -257,7 +257,7 @@ test-fast: unit ## the quick check while working: two minutes once built
 test: export AGAIN ?= 1
 test: ## everything a change must pass; tests that fail are run once more, AGAIN=0 runs nothing again
 	@rm -rf .cache/tests
-	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane debian unit race interop docs hostile e2e e2e-mqtt e2e-replicas guarantees
+	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane debian histories unit race interop docs hostile e2e e2e-mqtt e2e-replicas guarantees
 
 .PHONY: fuzz
 fuzz: ## fuzz every target for FUZZTIME (default 60s) each, going on where it ended
