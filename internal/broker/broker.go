@@ -97,13 +97,8 @@ func writeState(err error) string {
 func showStore(meter telemetry.Meter, s store.Store) {
 	meter.GaugeFunc("store_revision", "Revision of the last commit.", nil, func() float64 { return float64(s.Head().Revision) })
 	for _, state := range writeStates {
-		meter.GaugeFunc("store_write_state", "1 for the present state of the store, 0 for the others: ok, low_space (deletions only) or blocked (no writes).",
-			prometheus.Labels{"state": state}, func() float64 {
-				if writeState(s.Err()) == state {
-					return 1
-				}
-				return 0
-			})
+		meter.Flag("store_write_state", "1 for the present state of the store, 0 for the others: ok, low_space (deletions only) or blocked (no writes).",
+			prometheus.Labels{"state": state}, func() bool { return writeState(s.Err()) == state })
 	}
 }
 

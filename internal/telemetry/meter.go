@@ -37,6 +37,16 @@ func (m Meter) GaugeFunc(name, help string, labels prometheus.Labels, read func(
 	m.f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, read)
 }
 
+// Flag makes a gauge that is 1 while is returns true, else 0.
+func (m Meter) Flag(name, help string, labels prometheus.Labels, is func() bool) {
+	m.GaugeFunc(name, help, labels, func() float64 {
+		if is() {
+			return 1
+		}
+		return 0
+	})
+}
+
 // Sizes makes a histogram of numbers from 1 to 1024.
 func (m Meter) Sizes(name, help string) prometheus.Histogram {
 	return m.f.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(1, 2, 11)})
