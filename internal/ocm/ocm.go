@@ -27,3 +27,11 @@ const (
 	// MissedPeriods is the number of periods without a renewal after which an agent counts as disconnected.
 	MissedPeriods = 5
 )
+
+// PeriodOf returns the period of the renewals of a cluster from spec.leaseDurationSeconds of its ManagedCluster.
+func PeriodOf(leaseDurationSeconds int64) time.Duration {
+	if leaseDurationSeconds > 0 {
+		return time.Duration(leaseDurationSeconds) * time.Second
+	}
+	return LeasePeriod
+}

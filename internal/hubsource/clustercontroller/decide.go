@@ -152,10 +152,7 @@ func (s clusterState) check(has *metav1.Condition) (reported *metav1.Condition, 
 
 // period returns how often the agent of a cluster renews its Lease.
 func period(c *clusterv1.ManagedCluster) time.Duration {
-	if s := c.Spec.LeaseDurationSeconds; s > 0 {
-		return time.Duration(s) * time.Second
-	}
-	return ocm.LeasePeriod
+	return ocm.PeriodOf(int64(c.Spec.LeaseDurationSeconds))
 }
 
 var (
