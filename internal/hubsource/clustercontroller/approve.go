@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
@@ -183,12 +182,6 @@ func (r rules) decideFirst(s clusterState, f first, e *effects) {
 	case e.change == nil || e.change.claim == "" && !e.change.member:
 		e.changes().claim, e.change.accept = f.request.key(), !c.Spec.HubAcceptsClient
 	}
-}
-
-// taken reports whether a namespace belongs to another use. Its name alone would give the agent of the cluster
-// rights in that namespace, for example in kube-system.
-func taken(n *corev1.Namespace, cluster string) bool {
-	return n != nil && n.Labels[clusterv1.ClusterNameLabelKey] != cluster
 }
 
 func decided(csr *certificatesv1.CertificateSigningRequest) bool {

@@ -68,7 +68,9 @@ func (h hub) perform(ctx context.Context, s clusterState, e effects) (err error)
 		err = h.remove(ctx, s.name, e.remove[i])
 	}
 	if err == nil && len(e.conditions) > 0 {
-		c, err = h.patchStatus(ctx, c, e.conditions)
+		c, err = h.patch(ctx, "patch_status", c, map[string]any{
+			"metadata": precondition(c), "status": map[string]any{"conditions": with(c.Status.Conditions, e.conditions...)},
+		}, "status")
 	}
 	for i := 0; err == nil && i < len(e.decisions); i++ {
 		err = h.decideCSR(ctx, e.decisions[i])
@@ -114,10 +116,7 @@ func (h hub) patch(ctx context.Context, operation string, c *clusterv1.ManagedCl
 		return nil, fmt.Errorf("encode patch of ManagedCluster %s: %w", c.Name, err)
 	}
 	n, err := h.clusters.ClusterV1().ManagedClusters().Patch(ctx, c.Name, types.MergePatchType, b, metav1.PatchOptions{FieldManager: fieldManager}, subresources...)
-	if h.metrics.did(operation, err) != nil {
-		return nil, err
-	}
-	return n, nil
+	return n, h.metrics.did(operation, err)
 }
 
 // cluster reads a cluster from the hub itself, nil if it does not exist. The role has list, and no get.
@@ -132,12 +131,6 @@ func (h hub) cluster(ctx context.Context, name string) (*clusterv1.ManagedCluste
 		}
 	}
 	return nil, nil
-}
-
-func (h hub) patchStatus(ctx context.Context, c *clusterv1.ManagedCluster, set []metav1.Condition) (*clusterv1.ManagedCluster, error) {
-	return h.patch(ctx, "patch_status", c, map[string]any{
-		"metadata": precondition(c), "status": map[string]any{"conditions": with(c.Status.Conditions, set...)},
-	}, "status")
 }
 
 // with returns a copy of conditions with the given ones set.
@@ -157,6 +150,7 @@ func (h hub) namespace(ctx context.Context, name string) (*corev1.Namespace, err
 	return n, h.metrics.did("get_namespace", err)
 }
 
+// makeNamespace creates the namespace of a cluster, or adds the label of the cluster to the existing one.
 func (h hub) makeNamespace(ctx context.Context, name string) error {
 	labels := map[string]string{clusterv1.ClusterNameLabelKey: name}
 	n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
@@ -164,7 +158,7 @@ func (h hub) makeNamespace(ctx context.Context, name string) error {
 	if !apierrors.IsAlreadyExists(err) {
 		return h.metrics.did("create_namespace", err)
 	}
-	if n, err = h.namespace(ctx, name); err != nil || n == nil || !taken(n, name) {
+	if n, err = h.namespace(ctx, name); err != nil || n == nil || n.Labels[clusterv1.ClusterNameLabelKey] == name {
 		return err
 	}
 	b, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": n.UID, "labels": labels}})
@@ -289,17 +283,8 @@ func conditioned(csr *certificatesv1.CertificateSigningRequest, t certificatesv1
 	return csr
 }
 
-// giveCertificate writes the certificate into a CSR.
-func (h hub) giveCertificate(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, certificate []byte) error {
-	csr = csr.DeepCopy()
-	csr.Status.Certificate = certificate
+// writeStatus writes the status of a CSR.
+func (h hub) writeStatus(ctx context.Context, operation string, csr *certificatesv1.CertificateSigningRequest) error {
 	_, err := h.kube.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, csr, metav1.UpdateOptions{FieldManager: fieldManager})
-	return h.metrics.did("sign_csr", err)
-}
-
-// fail sets the condition Failed on a CSR.
-func (h hub) fail(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, reason, message string) error {
-	csr = conditioned(csr, certificatesv1.CertificateFailed, reason, message)
-	_, err := h.kube.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, csr, metav1.UpdateOptions{FieldManager: fieldManager})
-	return h.metrics.did("fail_csr", err)
+	return h.metrics.did(operation, err)
 }

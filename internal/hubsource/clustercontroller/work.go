@@ -24,6 +24,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/internal/informer"
+	"github.com/hawser-io/hawser/internal/kubeerror"
 	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
@@ -366,27 +367,27 @@ func (m *members) sign(ctx context.Context, name string) error {
 			err = superseded(csr, requested.earliest)
 		}
 	}
-	var u *invalidCSRError
-	switch {
-	case errors.As(err, &u):
-		if err := m.hub.fail(ctx, csr, u.reason, u.message); err != nil {
+	if u, ok := errors.AsType[*invalidCSRError](err); ok {
+		if err := m.hub.writeStatus(ctx, "fail_csr", conditioned(csr, certificatesv1.CertificateFailed, u.reason, u.message)); err != nil {
 			return fmt.Errorf("CSR %s: %w", name, err)
 		}
 		m.metrics.csrs.WithLabelValues(failed).Inc()
 		m.cfg.Log.WarnContext(ctx, "an approved CSR is not signed", "csr", name, "reason", u.reason, "why", u.message)
 		return nil
-	case err != nil || requested == nil:
+	}
+	if err != nil || requested == nil {
 		return err
 	}
 	ca, err := m.cfg.Signer.read()
 	if err != nil {
 		return fmt.Errorf("CSR %s: the CA: %w", name, err)
 	}
-	certificate, err := ca.issue(*requested, rand.Reader, time.Now(), lifetime(m.cfg.Signer.Duration, csr))
-	if err != nil {
-		return fmt.Errorf("CSR %s: %w", name, err)
+	csr = csr.DeepCopy()
+	csr.Status.Certificate, err = ca.issue(*requested, rand.Reader, time.Now(), lifetime(m.cfg.Signer.Duration, csr))
+	if err == nil {
+		err = m.hub.writeStatus(ctx, "sign_csr", csr)
 	}
-	if err := m.hub.giveCertificate(ctx, csr, certificate); err != nil {
+	if err != nil {
 		return fmt.Errorf("CSR %s: %w", name, err)
 	}
 	m.metrics.csrs.WithLabelValues(signed).Inc()
@@ -406,13 +407,10 @@ func (m *members) sign(ctx context.Context, name string) error {
 func (m *members) earliest(ctx context.Context, cluster string) (time.Time, error) {
 	o, err := m.hub.kube.CoreV1().ConfigMaps(earliest.Namespace).Get(ctx, earliest.ConfigMap, metav1.GetOptions{})
 	text := ""
-	switch {
-	case apierrors.IsNotFound(err):
-		err = nil
-	case err == nil:
+	if err == nil {
 		text = o.Data[cluster]
 	}
-	if m.metrics.did("get_earliest", err) != nil || text == "" {
+	if err = m.metrics.did("get_earliest", kubeerror.IgnoreNotFound(err)); err != nil || text == "" {
 		return time.Time{}, err
 	}
 	e, err := earliest.Parse(text)
