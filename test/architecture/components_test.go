@@ -13,14 +13,14 @@ import (
 // maxComponents limits the sum of the limits in components, in lines of code. A commit that raises one limit lowers
 // others by the same number. A commit that needs less code lowers the limit and this sum. It rose once, by what brokers
 // of one database need: the second engine, and facts of one process that became facts of the store (ADR 036 and 037).
-const maxComponents = 36817
+const maxComponents = 36802
 
 // components limits the lines of code of each component, so that one person can understand it. Comments, empty
 // lines, tests and generated files do not count. The comments list the largest parts, with their lines of code.
 var components = []component{
 	// The controller on the hub between the Kubernetes API and the broker: specs down, statuses up. Largest parts:
 	// package core with all decisions 4,550, clients and saved state on the hub 1,380.
-	{"hub-source", []string{"internal/hubsource/", "-internal/hubsource/registration/", "-internal/hubsource/clustercontroller/"}, 5924},
+	{"hub-source", []string{"internal/hubsource/", "-internal/hubsource/registration/", "-internal/hubsource/clustercontroller/"}, 5922},
 	// The server that stores works and delivers them to agents. Largest parts: the Pebble store 3,000, delivery
 	// 2,440, the common part of the listeners 2,170, MQTT 2,100, the state of sync 1,420.
 	{"broker", []string{"internal/broker/", "-internal/broker/registration/", "-internal/broker/tokens/", "-internal/broker/store/postgres/", "-internal/broker/store/storecopy/"}, 18705},
@@ -31,7 +31,7 @@ var components = []component{
 	{"joining at the broker", []string{"internal/broker/registration/", "internal/broker/tokens/", "internal/identity/token/"}, 2320},
 	// Registration on the hub: checked requests, the approval of clusters, signed certificates. Largest parts:
 	// requests and updates of the hub cache 2,720, the cluster controller without OCM's controllers 1,530.
-	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/clustercontroller/"}, 4326},
+	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/clustercontroller/"}, 4313},
 	// Registration in the agent: certificate, Secret and facts of the cluster. Largest parts: decisions 1,030,
 	// Secret, sessions and facts 600.
 	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1664},

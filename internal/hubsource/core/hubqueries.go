@@ -1,8 +1,6 @@
 package core
 
-import (
-	workv1 "open-cluster-management.io/api/work/v1"
-)
+import workv1 "open-cluster-management.io/api/work/v1"
 
 // hubQueries queries the hub itself where an informer is no evidence: the informer may lag, or show a hub from
 // before a rollback. One work is read by name. Beyond maxGets works of a cluster, one list is read.

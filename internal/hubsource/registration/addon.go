@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"cmp"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/validate/content"
@@ -57,10 +58,8 @@ const (
 // requestToken requests a token of a service account of an add-on. The hub rejects a uid in the request, by
 // which the client recognizes the answer, so the call has none.
 func requestToken(a agentRequest) (call, error) {
-	if ns := a.sent.Metadata.Namespace; ns != "" && ns != a.cluster {
-		return call{}, a.forbidden("it is in namespace %q, that of cluster %s is %s", ns, a.cluster, a.cluster)
-	}
-	if err := a.named(); err != nil {
+	a.sent.Metadata.Namespace = cmp.Or(a.sent.Metadata.Namespace, a.cluster) // it may be absent
+	if err := a.inOwnNamespace(); err != nil {
 		return call{}, err
 	}
 	var sent struct {

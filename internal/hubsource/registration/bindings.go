@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -187,17 +189,11 @@ func (b *bindings) list(ctx context.Context) error {
 
 // toRemove returns the clusters whose binding is to be removed. A cluster that was accepted again keeps its
 // binding.
-func (b *bindings) toRemove() (all []string) {
+func (b *bindings) toRemove() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for c := range b.ended {
-		if b.accepted(c) {
-			delete(b.ended, c)
-			continue
-		}
-		all = append(all, c)
-	}
-	return all
+	maps.DeleteFunc(b.ended, func(c string, _ bool) bool { return b.accepted(c) })
+	return slices.Collect(maps.Keys(b.ended))
 }
 
 func (b *bindings) remove(ctx context.Context, cluster string) error {

@@ -1,8 +1,6 @@
 package registration
 
-import (
-	"k8s.io/apimachinery/pkg/types"
-)
+import "k8s.io/apimachinery/pkg/types"
 
 // key identifies one object for the broker. If the label with the cluster changes, the broker sees another
 // object.

@@ -55,12 +55,6 @@ func newIssues() issues {
 	}
 }
 
-// entriesOf reads the ConfigMap.
-func entriesOf(u *unstructured.Unstructured) map[string]string {
-	data, _, _ := unstructured.NestedStringMap(u.Object, "data") // nil if the data has another form
-	return data
-}
-
 // issuesChanged handles a change of the ConfigMap; nil: it was deleted. The caller has the lock.
 func (s *Server) issuesChanged(o *object) {
 	if o == nil {

@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"hash/maphash"
@@ -107,7 +108,7 @@ func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 		DeletionTimestamp: u.GetDeletionTimestamp(),
 	}}
 	if k.resource == configMaps {
-		o.entries = entriesOf(u)
+		o.entries, _, _ = unstructured.NestedStringMap(u.Object, "data") // nil if the data has another form
 		return o, nil
 	}
 	var err error
@@ -187,10 +188,7 @@ const defaultPeriod = 60
 
 func periodOf(u *unstructured.Unstructured) int64 {
 	n, _, _ := unstructured.NestedInt64(u.Object, "spec", "leaseDurationSeconds")
-	if n <= 0 {
-		return defaultPeriod
-	}
-	return n
+	return cmp.Or(max(n, 0), defaultPeriod)
 }
 
 func renewTimeOf(u *unstructured.Unstructured) (t metav1.MicroTime) {
