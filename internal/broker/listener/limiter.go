@@ -125,16 +125,8 @@ func (g *limiter) collect() {
 		return
 	}
 	now := g.now()
-	for k, at := range g.addresses {
-		if at.isIdle(g.limits.failures, now) {
-			delete(g.addresses, k)
-		}
-	}
-	for k, p := range g.clients {
-		if p.isIdle(now) {
-			delete(g.clients, k)
-		}
-	}
+	maps.DeleteFunc(g.addresses, func(_ netip.Prefix, at *address) bool { return at.isIdle(g.limits.failures, now) })
+	maps.DeleteFunc(g.clients, func(_ identity.Identity, p *clientUsage) bool { return p.isIdle(now) })
 	g.collectAt = max(1<<10, 2*(len(g.addresses)+len(g.clients)))
 }
 
