@@ -309,6 +309,14 @@ func Identify(p transport.Peer, requested Call, insecure bool) identity.Identity
 	return id
 }
 
+// Subscriber returns the client of a subscription to events of a type, or the reason to reject the subscription. See
+// [Identify] for insecure.
+func Subscriber(p transport.Peer, raw transport.RawSubscription, t codec.EventType, insecure bool) (identity.Identity, error) {
+	c := Call{Method: Subscribe, Type: t, Source: raw.Source, Cluster: raw.Cluster}
+	id := Identify(p, c, insecure)
+	return id, Authorize(id, c)
+}
+
 func registers(d codec.DataType) bool {
 	_, ok := codec.Registration(d)
 	return ok

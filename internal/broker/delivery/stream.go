@@ -208,12 +208,8 @@ func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscript
 	if raw.Source != "" {
 		part = codec.Status
 	}
-	requested := authz.Call{
-		Method: authz.Subscribe, Type: codec.EventType{DataType: d, Subresource: part},
-		Source: raw.Source, Cluster: raw.Cluster,
-	}
-	owner := authz.Identify(p, requested, f.cfg.Insecure)
-	if err := authz.Authorize(owner, requested); err != nil {
+	owner, err := authz.Subscriber(p, raw, codec.EventType{DataType: d, Subresource: part}, f.cfg.Insecure)
+	if err != nil {
 		return nil, err
 	}
 	scope := store.Scope{DataType: d, Cluster: raw.Cluster, Owner: raw.Source}

@@ -12,14 +12,6 @@ import (
 // bookmarkPrefix is the prefix of the bookmarks of accepted clusters in the store.
 const bookmarkPrefix = "accepted/"
 
-// saved returns the accepted clusters from their bookmarks.
-func saved(bookmarks map[string][]byte) (clusters []string) {
-	for name := range bookmarks {
-		clusters = append(clusters, strings.TrimPrefix(name, bookmarkPrefix))
-	}
-	return clusters
-}
-
 // Follow applies changes of the accepted clusters in the store, which another broker may have saved.
 func (r *Service) Follow(all []store.Change) error {
 	for i := range all {

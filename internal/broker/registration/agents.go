@@ -177,12 +177,11 @@ func (a *agents) remove(s *subscription) {
 	a.count(s, -1)
 }
 
-// close rejects new subscriptions with why, and returns the running ones.
-func (a *agents) close(why *transport.Error) []*subscription {
+// close lets Empty report the end of the last subscription. move has rejected new ones before.
+func (a *agents) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.end = why
-	return a.Close()
+	a.Close()
 }
 
 // move rejects new subscriptions with why, and returns the running ones.

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -72,11 +73,11 @@ type changes struct {
 	completed bool
 }
 
-// newHubCache returns a cache without objects. accepted are the accepted clusters from the store.
-func newHubCache(accepted []string) *hubCache {
+// newHubCache returns a cache without objects. accepted are the bookmarks of the accepted clusters in the store.
+func newHubCache(accepted map[string][]byte) *hubCache {
 	m := &hubCache{scopes: map[streamScope]map[string]*object{}, accepted: map[string]struct{}{}, unsaved: map[string]struct{}{}}
-	for _, c := range accepted {
-		m.accepted[c] = struct{}{}
+	for name := range accepted {
+		m.accepted[strings.TrimPrefix(name, bookmarkPrefix)] = struct{}{}
 	}
 	return m
 }

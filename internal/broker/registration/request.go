@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/request"
@@ -135,13 +136,8 @@ func (r *Service) renew(e *request.Event) error {
 		return forbidden(fmt.Sprintf("an agent of cluster %s renews the Lease %s/%s and no other", cluster, cluster, ocm.LeaseName))
 	}
 	objects, _, complete := r.cache.show(streamScope{codec.Leases, cluster})
-	uid, known := "", false
-	for _, o := range objects {
-		if o.name == ocm.LeaseName {
-			uid, known = o.uid, true
-		}
-	}
-	if complete && !known || known && e.Env.ResourceID != "" && e.Env.ResourceID != uid {
+	i := slices.IndexFunc(objects, func(o *object) bool { return o.name == ocm.LeaseName })
+	if complete && i < 0 || i >= 0 && e.Env.ResourceID != "" && e.Env.ResourceID != objects[i].uid {
 		return apiError(codec.APIError{Code: 404, Reason: "NotFound", Message: "the hub does not have this Lease"})
 	}
 	if r.renewals.note(cluster, renewalTime{r.cfg.Now(), e.Issued}) {

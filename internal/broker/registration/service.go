@@ -65,7 +65,7 @@ type Service struct {
 // certificates, by cluster.
 func New(cfg *settings.Config, endWorks func(cluster string, why *transport.Error), raise func(context.Context, map[string]time.Time) error) *Service {
 	r := &Service{
-		cfg: cfg, endWorks: endWorks, raise: raise, cache: newHubCache(saved(cfg.Store.Bookmarks(bookmarkPrefix))),
+		cfg: cfg, endWorks: endWorks, raise: raise, cache: newHubCache(cfg.Store.Bookmarks(bookmarkPrefix)),
 		agents: &agents{Set: subscribers.New[streamScope, *subscription](), perShare: subscribers.Counts[share]{}},
 		lists:  bytebudget.NewBudget(cfg.QueueBytes), unsaved: taskgroup.NewBell(),
 		renewals: pendingLeaseRenewals{last: map[string]renewalTime{}, waiting: map[string]struct{}{}},
@@ -114,12 +114,8 @@ func (r *Service) Open(ctx context.Context, p transport.Peer, raw transport.RawS
 
 // open checks the client and the subscription, and returns it with its visibility.
 func (r *Service) open(p transport.Peer, raw transport.RawSubscription, d codec.DataType) (*subscription, error) {
-	requested := authz.Call{
-		Method: authz.Subscribe, Type: codec.EventType{DataType: d, Subresource: codec.Spec},
-		Source: raw.Source, Cluster: raw.Cluster,
-	}
-	client := authz.Identify(p, requested, r.cfg.Insecure)
-	if err := authz.Authorize(client, requested); err != nil {
+	client, err := authz.Subscriber(p, raw, codec.EventType{DataType: d, Subresource: codec.Spec}, r.cfg.Insecure)
+	if err != nil {
 		return nil, Refusal(err)
 	}
 	row, _ := codec.Registration(d)
@@ -184,13 +180,10 @@ func (r *Service) Move(why *transport.Error) (ends []func()) {
 func (r *Service) drain(ctx context.Context) error {
 	<-ctx.Done()
 	r.requests.close(unavailable("the broker is shutting down"))
-	streams := r.agents.close(request.ErrDraining())
-	if s := r.source.Load(); s != nil {
-		s.stop(request.ErrDraining())
+	for _, end := range r.Move(request.ErrDraining()) {
+		end()
 	}
-	for _, s := range streams {
-		s.stop(request.ErrDraining())
-	}
+	r.agents.close()
 	if !r.cfg.Drained(r.agents.Empty()) {
 		r.cfg.Log.Warn("drain timeout is over, some streams of registration did not end", "streams", r.agents.size())
 	}
@@ -204,12 +197,7 @@ type metrics struct {
 }
 
 func newMetrics(m telemetry.Meter, r *Service) *metrics {
-	m.GaugeFunc("registration_source_connected", "1 while the source that serves registration is connected, else 0.", nil, func() float64 {
-		if r.source.Load() == nil {
-			return 0
-		}
-		return 1
-	})
+	m.Flag("registration_source_connected", "1 while the source that serves registration is connected, else 0.", nil, func() bool { return r.source.Load() != nil })
 	m.GaugeFunc("registration_pending", "Requests of agents that are queued, or wait for the answer of the hub.", nil, func() float64 { return float64(r.requests.size()) })
 	m.GaugeFunc("registration_renewals", "Clusters with a Lease renewal that was not sent to the source yet.", nil, func() float64 { return float64(r.renewals.size()) })
 	m.GaugeFunc("registration_objects", "Objects of the hub in memory.", nil, func() float64 {

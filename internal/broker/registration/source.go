@@ -33,12 +33,8 @@ func (s *sourceStream) ended() *transport.Error {
 
 // openSource begins a subscription of the source. It sends requests over the stream, one at a time.
 func (r *Service) openSource(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) (request.Stream, error) {
-	requested := authz.Call{
-		Method: authz.Subscribe, Type: codec.EventType{DataType: codec.Registrations, Subresource: codec.Status},
-		Source: raw.Source, Cluster: raw.Cluster,
-	}
-	client := authz.Identify(p, requested, r.cfg.Insecure)
-	if err := authz.Authorize(client, requested); err != nil {
+	client, err := authz.Subscriber(p, raw, codec.EventType{DataType: codec.Registrations, Subresource: codec.Status}, r.cfg.Insecure)
+	if err != nil {
 		return nil, err
 	}
 	if raw.Source != r.cfg.Registration {
@@ -167,7 +163,7 @@ func (r *Service) fromSource(ctx context.Context, e *request.Event) (receipt tra
 	if s == nil || e.Subscription != s.id || e.From != s.client {
 		return receipt, sourceOver()
 	}
-	taken := true
+	receipt.Outcome = codec.OutcomeAccepted
 	switch e.Env.RawType {
 	case codec.TypeRegistrationObjects:
 		var reported *hawserv1.RegistrationObjects
@@ -176,8 +172,8 @@ func (r *Service) fromSource(ctx context.Context, e *request.Event) (receipt tra
 		}
 	case codec.TypeRegistrationAnswer:
 		var answer *hawserv1.RegistrationAnswer
-		if answer, err = request.Decode(e, codec.ParseRegistrationAnswer); err == nil {
-			taken = r.requests.answer(answer) // false: the request was removed, or already has an answer
+		if answer, err = request.Decode(e, codec.ParseRegistrationAnswer); err == nil && !r.requests.answer(answer) {
+			receipt.Outcome = codec.OutcomeIgnored // the request was removed, or already has an answer
 		}
 	case codec.TypeRegistrationKeys:
 		var reports *hawserv1.RegistrationKeys
@@ -187,14 +183,10 @@ func (r *Service) fromSource(ctx context.Context, e *request.Event) (receipt tra
 	default:
 		err = request.Invalid("type", "events of type "+e.Env.RawType+" are not accepted", "")
 	}
-	switch {
-	case err != nil:
-	case taken:
-		receipt.Outcome = codec.OutcomeAccepted
-	default:
-		receipt.Outcome = codec.OutcomeIgnored
+	if err != nil {
+		return transport.Receipt{}, err
 	}
-	return receipt, err
+	return receipt, nil
 }
 
 // sourceOver is the error for an event that does not name the current subscription.
