@@ -3,6 +3,8 @@ package registration
 import (
 	"crypto/tls"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -302,9 +304,7 @@ func (c *Core) ObjectUIDs(k Kind) (all []types.UID) {
 	case k == Leases && c.lease != nil:
 		all = append(all, c.lease.UID)
 	case k == Requests:
-		for uid := range c.requests {
-			all = append(all, uid)
-		}
+		return slices.Collect(maps.Keys(c.requests))
 	}
 	return all
 }

@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -41,11 +42,8 @@ type envelope struct {
 // event returns the event of a Publish.
 func (n envelope) event(p Publish) (codec.Event, error) {
 	data, err := json.Marshal(p.Object)
-	if err != nil {
-		return codec.Event{}, fmt.Errorf("encode the request to %s: %w", p.Request, err)
-	}
-	o, err := meta.Accessor(p.Object)
-	if err != nil {
+	o, err2 := meta.Accessor(p.Object)
+	if err := cmp.Or(err, err2); err != nil {
 		return codec.Event{}, fmt.Errorf("encode the request to %s: %w", p.Request, err)
 	}
 	ext := map[string]any{}
@@ -111,11 +109,8 @@ func read(k Kind, e codec.Event) (streamEvent, error) {
 
 func readDeletion(e codec.Event) (streamEvent, error) {
 	_, deleted, err := codec.TimeExtension(e, codec.ExtDeletionTimestamp)
-	if err != nil {
-		return streamEvent{}, err
-	}
-	uid, _, err := codec.StringExtension(e, codec.ExtResourceID)
-	if err != nil {
+	uid, _, err2 := codec.StringExtension(e, codec.ExtResourceID)
+	if err := cmp.Or(err, err2); err != nil {
 		return streamEvent{}, err
 	}
 	if !deleted || uid == "" {

@@ -23,12 +23,7 @@ func newMetrics(registry prometheus.Registerer, state func() Progress) *metrics 
 			m.requests.WithLabelValues(w.String(), result)
 		}
 	}
-	meter.GaugeFunc("pending", "1 while the cluster is not part of the fleet: /readyz says what it waits for.", nil, func() float64 {
-		if state().WaitReason != nil {
-			return 1
-		}
-		return 0
-	})
+	meter.Flag("pending", "1 while the cluster is not part of the fleet: /readyz says what it waits for.", nil, func() bool { return state().WaitReason != nil })
 	ofCertificate := func(name, help string, read func(c *Credential) float64) {
 		meter.GaugeFunc(name, help, nil, func() float64 {
 			if own := state().Credential; own != nil {

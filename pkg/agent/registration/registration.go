@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,9 +115,7 @@ func New(c Config) (*Registration, error) {
 	case c.ActivateCertificate == nil || c.Retry == nil || c.Store == nil || c.Reader == nil:
 		return nil, errors.New("registration: ActivateCertificate, Retry, Store and Reader are required")
 	}
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
+	c.Log = cmp.Or(c.Log, slog.Default())
 	if c.Now == nil {
 		c.Now = time.Now
 	}

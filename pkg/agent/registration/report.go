@@ -105,22 +105,16 @@ func (c *Core) report() *Publish {
 
 // describe writes the facts of the cluster into the status of the hub.
 func (c *Core) describe(s *clusterv1.ManagedClusterStatus) {
-	at := metav1.NewTime(c.now.Truncate(time.Second))
-	apimeta.SetStatusCondition(&s.Conditions, metav1.Condition{
-		Type: clusterv1.ManagedClusterConditionJoined, Status: metav1.ConditionTrue, Reason: reasonJoined,
-		Message: "The cluster has joined the hub", LastTransitionTime: at,
-	})
+	set := func(condition string, status metav1.ConditionStatus, reason, message string) {
+		at := metav1.NewTime(c.now.Truncate(time.Second))
+		apimeta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: condition, Status: status, Reason: reason, Message: message, LastTransitionTime: at})
+	}
+	set(clusterv1.ManagedClusterConditionJoined, metav1.ConditionTrue, reasonJoined, "The cluster has joined the hub")
 	switch {
 	case c.facts.Healthy:
-		apimeta.SetStatusCondition(&s.Conditions, metav1.Condition{
-			Type: clusterv1.ManagedClusterConditionAvailable, Status: metav1.ConditionTrue, Reason: reasonAvailable,
-			Message: "The cluster answers", LastTransitionTime: at,
-		})
+		set(clusterv1.ManagedClusterConditionAvailable, metav1.ConditionTrue, reasonAvailable, "The cluster answers")
 	case c.due(c.noAnswerSince.Add(disconnectedAfter)):
-		apimeta.SetStatusCondition(&s.Conditions, metav1.Condition{
-			Type: clusterv1.ManagedClusterConditionAvailable, Status: metav1.ConditionFalse, Reason: reasonUnavailable,
-			Message: "The API server of the cluster does not answer its agent", LastTransitionTime: at,
-		})
+		set(clusterv1.ManagedClusterConditionAvailable, metav1.ConditionFalse, reasonUnavailable, "The API server of the cluster does not answer its agent")
 		return
 	default:
 		return
@@ -161,8 +155,5 @@ func (c *Core) renewal() *Publish {
 }
 
 func (c *Core) period() time.Duration {
-	if s := c.cluster.Spec.LeaseDurationSeconds; s > 0 {
-		return time.Duration(s) * time.Second
-	}
-	return ocm.LeasePeriod
+	return ocm.PeriodOf(int64(c.cluster.Spec.LeaseDurationSeconds))
 }

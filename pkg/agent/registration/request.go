@@ -26,7 +26,7 @@ func (c *Core) creation() *Publish {
 }
 
 func (c *Core) clusterCreated(now time.Time, err error) {
-	if err != nil && reasonOf(err) != metav1.StatusReasonAlreadyExists {
+	if err != nil && !alreadyExists(err) {
 		c.create.failed(now, c.c.Random(), firstRetry, lastRetry, err)
 		return
 	}
@@ -36,24 +36,18 @@ func (c *Core) clusterCreated(now time.Time, err error) {
 
 // answers processes the hub's answer to the pending request.
 func (c *Core) answers() {
-	p := c.state.Pending
-	if p == nil {
+	r := c.pendingState()
+	if r == nil {
 		return
 	}
-	for _, r := range c.requests {
-		if r.Name != p.Name {
-			continue
+	for _, condition := range r.Status.Conditions {
+		if condition.Status != corev1.ConditionFalse && (condition.Type == certificatesv1.CertificateDenied || condition.Type == certificatesv1.CertificateFailed) {
+			c.discard(fmt.Sprintf("the CertificateSigningRequest %s is %s: %s", r.Name, condition.Type, condition.Message))
+			return
 		}
-		for _, condition := range r.Status.Conditions {
-			if condition.Status != corev1.ConditionFalse && (condition.Type == certificatesv1.CertificateDenied || condition.Type == certificatesv1.CertificateFailed) {
-				c.discard(fmt.Sprintf("the CertificateSigningRequest %s is %s: %s", p.Name, condition.Type, condition.Message))
-				return
-			}
-		}
-		if len(r.Status.Certificate) > 0 {
-			c.issued(p, r.Status.Certificate)
-		}
-		return
+	}
+	if len(r.Status.Certificate) > 0 {
+		c.issued(c.state.Pending, r.Status.Certificate)
 	}
 }
 
@@ -73,7 +67,10 @@ func (c *Core) issued(p *Pending, cert []byte) {
 	if rotates {
 		c.move = c.now // connections with the old certificate must end
 	}
-	c.state.Credential, c.state.Pending, c.state.Bootstrap = own, nil, c.foundation(p)
+	c.state.Credential, c.state.Pending = own, nil
+	if p.As == Bootstrapping { // a renewal does not change the bootstrap file that the registration is based on
+		c.state.Bootstrap = c.bootstrap
+	}
 	c.reregister, c.obtained, c.spread, c.fresh = false, c.now, c.c.Random(), true
 	c.renew, c.publishRetry, c.sent = retry{}, retry{}, time.Time{}
 	if c.rotates() { // the clocks of the hub and its signer differ; the next attempt waits
@@ -96,14 +93,6 @@ func (c *Core) issued(p *Pending, cert []byte) {
 // so that a fleet that renewed at one moment does not reconnect at one moment.
 func moveWithin(old *Credential, now time.Time) time.Duration {
 	return min(lastMove, old.NotAfter.Sub(old.NotBefore)/20, old.NotAfter.Sub(now)/2)
-}
-
-// foundation returns the bootstrap file that the registration is based on. A renewal does not change it.
-func (c *Core) foundation(p *Pending) string {
-	if p.As == Bootstrapping {
-		return c.bootstrap
-	}
-	return c.state.Bootstrap
 }
 
 // discard drops the pending request and delays the next one.
@@ -155,10 +144,7 @@ func (c *Core) hidden(p *Pending) bool {
 // wanted reports whether a certificate is needed. The hub would deny a request of a cluster that is not
 // accepted.
 func (c *Core) wanted() bool {
-	if c.credentialKind == Bootstrapping {
-		return true
-	}
-	return (c.cluster == nil && !c.missing() || c.isAccepted()) && (c.rotates() || c.due(c.RenewAt()))
+	return c.credentialKind == Bootstrapping || (c.cluster == nil && !c.missing() || c.isAccepted()) && (c.rotates() || c.due(c.RenewAt()))
 }
 
 // RenewAt returns when to renew the certificate: after 75 to 80 % of its validity. The validity counts from the
@@ -214,7 +200,7 @@ func (c *Core) requestCreated(now time.Time, o runtime.Object, err error) {
 	if r, ok := o.(*certificatesv1.CertificateSigningRequest); !ok || p == nil || r.Name != p.Name {
 		return // the request was dropped in the meantime
 	}
-	if err != nil && reasonOf(err) != metav1.StatusReasonAlreadyExists {
+	if err != nil && !alreadyExists(err) {
 		c.publishRetry.failed(now, c.c.Random(), firstRetry, lastRetry, err)
 		return
 	}

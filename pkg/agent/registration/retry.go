@@ -24,23 +24,17 @@ func (r *retry) failed(now time.Time, random float64, first, last time.Duration,
 	r.until, r.why = now.Add(d/2+time.Duration(random*float64(d/2))), why
 }
 
-// reasonOf returns the reason of the hub's API, also if the broker sent it in its own form.
-func reasonOf(err error) metav1.StatusReason {
-	var e *transport.Error
-	if !errors.As(err, &e) {
-		return ""
+// alreadyExists reports whether the hub has the object already. The broker may have sent the reason of the hub's API in
+// its own form.
+func alreadyExists(err error) bool {
+	e, ok := errors.AsType[*transport.Error](err)
+	if !ok {
+		return false
 	}
 	if refusal, ok := codec.ParseAPIError(e.Message); ok && refusal.Reason != "" {
-		return metav1.StatusReason(refusal.Reason)
+		return refusal.Reason == string(metav1.StatusReasonAlreadyExists)
 	}
-	switch e.Code {
-	case transport.CodeAlreadyExists:
-		return metav1.StatusReasonAlreadyExists
-	case transport.CodeConflict:
-		return metav1.StatusReasonConflict
-	default:
-		return ""
-	}
+	return e.Code == transport.CodeAlreadyExists
 }
 
 // errorText returns an error text for operators; of the hub's API errors only the message.
