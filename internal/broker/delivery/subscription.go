@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -192,11 +193,7 @@ func (s *subscription) compares() bool {
 // rejected.
 func (s *subscription) stop(err *transport.Error) {
 	s.intake.End(s.id)
-	s.put(func() {
-		if s.end == nil {
-			s.end = err
-		}
-	})
+	s.put(func() { s.end = cmp.Or(s.end, err) })
 }
 
 // leave frees the queued lists and pages and the orphan report when the stream ends.

@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"sync"
@@ -40,9 +41,7 @@ func (r *running) Wake() *taskgroup.Turns { return r.wake }
 // stop ends the stream with an error. The first error wins.
 func (r *running) stop(why *transport.Error) {
 	r.mu.Lock()
-	if r.why == nil {
-		r.why = why
-	}
+	r.why = cmp.Or(r.why, why)
 	r.mu.Unlock()
 	r.wake.Ring()
 }

@@ -2,6 +2,7 @@ package mqtt
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -251,9 +252,7 @@ func (c *conn) opened(o opened) error {
 	}
 	s.request = nil
 	r.codes[s.index] = s.qos
-	if r.accepted == nil {
-		r.accepted = &o.accepted
-	}
+	r.accepted = cmp.Or(r.accepted, &o.accepted)
 	r.granted = append(r.granted, s)
 	return c.decided(r)
 }
@@ -288,9 +287,7 @@ func (r *request) refuse(place int, err error) {
 		refused.Reason = f.reason
 	}
 	r.codes[place] = byte(refused.Reason)
-	if r.refused == nil {
-		r.refused = &refused
-	}
+	r.refused = cmp.Or(r.refused, &refused)
 }
 
 // decided answers a SUBSCRIBE after its last decision.

@@ -2,6 +2,7 @@ package mqtt
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -120,9 +121,7 @@ type packetReader struct {
 }
 
 func (w *packetReader) fail(err error) {
-	if w.err == nil {
-		w.err = err
-	}
+	w.err = cmp.Or(w.err, err)
 	w.rest = nil
 }
 
