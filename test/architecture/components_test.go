@@ -13,7 +13,7 @@ import (
 // maxComponents limits the sum of the limits in components, in lines of code. A commit that raises one limit lowers
 // others by the same number. A commit that needs less code lowers the limit and this sum. It rose once, by what brokers
 // of one database need: the second engine, and facts of one process that became facts of the store (ADR 036 and 037).
-const maxComponents = 36718
+const maxComponents = 36716
 
 // components limits the lines of code of each component, so that one person can understand it. Comments, empty
 // lines, tests and generated files do not count. The comments list the largest parts, with their lines of code.
@@ -31,7 +31,7 @@ var components = []component{
 	{"joining at the broker", []string{"internal/broker/registration/", "internal/broker/tokens/", "internal/identity/token/"}, 2289},
 	// Registration on the hub: checked requests, the approval of clusters, signed certificates. Largest parts:
 	// requests and updates of the hub cache 2,720, the cluster controller without OCM's controllers 1,530.
-	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/clustercontroller/"}, 4313},
+	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/clustercontroller/"}, 4311},
 	// Registration in the agent: certificate, Secret and facts of the cluster. Largest parts: decisions 1,030,
 	// Secret, sessions and facts 600.
 	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1625},

@@ -77,9 +77,7 @@ type Server struct {
 
 // New returns a server that is not running.
 func New(cfg Config) *Server {
-	if cfg.MaxPending == 0 {
-		cfg.MaxPending = DefaultMaxPending
-	}
+	cfg.MaxPending = cmp.Or(cfg.MaxPending, DefaultMaxPending)
 	s := &Server{cfg: cfg, access: newAccess(cfg)}
 	s.rights = newBindings(cfg.Hub, cfg.Log, func(cluster string) bool { return s.cluster(cluster).accepted() })
 	s.metrics = newMetrics(cfg.Registerer, s)
