@@ -4,6 +4,7 @@
 package childproc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,10 +84,7 @@ func (p *Process) waitReady(ctx context.Context) error {
 	if p.spec.Ready == nil {
 		return nil
 	}
-	within := p.spec.ReadyWithin
-	if within == 0 {
-		within = readyWithin
-	}
+	within := cmp.Or(p.spec.ReadyWithin, readyWithin)
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	tick := time.NewTicker(readyEvery)

@@ -151,9 +151,7 @@ func New(c Config) (*Agent, error) {
 	}
 	a := &Agent{config: c, started: make(chan struct{})}
 	hubHash := appliedwork.HubHash(c.HubIdentity)
-	if c.AgentID == "" {
-		c.AgentID = hubHash
-	}
+	c.AgentID = cmp.Or(c.AgentID, hubHash)
 	var sessions *session.Metrics
 	if c.Registry != nil {
 		var err error
@@ -207,20 +205,12 @@ func (c *Config) complete() error {
 		return fmt.Errorf("agent: %d workers, %d objects in flight, a status sync interval of %v and an eviction grace period of %v must be positive, or 0 for the default",
 			c.Workers, c.InFlight, c.StatusSyncInterval, c.EvictionGracePeriod)
 	}
-	if c.ClientID == "" {
-		c.ClientID = c.Cluster + "-work-agent"
-	}
+	c.ClientID = cmp.Or(c.ClientID, c.Cluster+"-work-agent")
 	c.Workers = cmp.Or(c.Workers, DefaultWorkers)
 	c.InFlight = cmp.Or(c.InFlight, kubeclient.DefaultInFlight)
-	if c.StatusSyncInterval == 0 {
-		c.StatusSyncInterval = DefaultStatusSyncInterval
-	}
-	if c.EvictionGracePeriod == 0 {
-		c.EvictionGracePeriod = DefaultEvictionGrace
-	}
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
+	c.StatusSyncInterval = cmp.Or(c.StatusSyncInterval, DefaultStatusSyncInterval)
+	c.EvictionGracePeriod = cmp.Or(c.EvictionGracePeriod, DefaultEvictionGrace)
+	c.Log = cmp.Or(c.Log, slog.Default())
 	c.Guard = c.guard()
 	return nil
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -152,9 +153,7 @@ type tools struct {
 
 // NewCore returns an empty Core.
 func NewCore(c CoreConfig) *Core {
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	w := &works{
 		config: &c,
 		set:    desired.New(),

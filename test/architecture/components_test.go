@@ -13,7 +13,7 @@ import (
 // maxComponents limits the sum of the limits in components, in lines of code. A commit that raises one limit lowers
 // others by the same number. A commit that needs less code lowers the limit and this sum. It rose once, by what brokers
 // of one database need: the second engine, and facts of one process that became facts of the store (ADR 036 and 037).
-const maxComponents = 36716
+const maxComponents = 36714
 
 // components limits the lines of code of each component, so that one person can understand it. Comments, empty
 // lines, tests and generated files do not count. The comments list the largest parts, with their lines of code.
@@ -36,7 +36,7 @@ var components = []component{
 	// Secret, sessions and facts 600.
 	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1625},
 	// The files of the agent: desired works, and the hashes of applied objects. Largest part: package journal 690.
-	{"journal and persister", []string{"pkg/agent/journal/", "pkg/agent/persist.go", "pkg/agent/appliedhashes.go"}, 1040},
+	{"journal and persister", []string{"pkg/agent/journal/", "pkg/agent/persist.go", "pkg/agent/appliedhashes.go"}, 1038},
 }
 
 // component is a part of the programs.

@@ -1,6 +1,7 @@
 package drift
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -115,9 +116,7 @@ type expectation struct {
 
 // New returns a Watcher without running watches.
 func New(c Config) *Watcher {
-	if c.MaxWatches == 0 {
-		c.MaxWatches = DefaultMaxWatches
-	}
+	c.MaxWatches = cmp.Or(c.MaxWatches, DefaultMaxWatches)
 	if c.History == nil {
 		c.History = history.New(history.Config{Log: c.Log})
 	}

@@ -1,6 +1,7 @@
 package hubidentity
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 )
@@ -24,9 +25,7 @@ func readFormer(value []byte, c *Claim) error {
 	if err := json.Unmarshal(value, &former); err != nil {
 		return err
 	}
-	if c.StoreID == "" {
-		c.StoreID = former.Epoch
-	}
+	c.StoreID = cmp.Or(c.StoreID, former.Epoch)
 	for _, r := range former.Refused {
 		r.StoreID = r.Epoch
 		c.Rejected = append(c.Rejected, Rejected{Identity: r.Identity, Since: r.Since, BrokerRef: r.BrokerRef})

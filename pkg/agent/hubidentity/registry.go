@@ -1,6 +1,7 @@
 package hubidentity
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -244,9 +245,7 @@ func IsHash(s string) bool {
 // LeaseName returns the name of the Lease of the agents that manage the same AppliedManifestWorks. hash is that
 // of the hub identity. agentID "" means the hash.
 func LeaseName(hash, agentID string) string {
-	if agentID == "" {
-		agentID = hash
-	}
+	agentID = cmp.Or(agentID, hash)
 	sum := sha256.Sum256([]byte(hash + "/" + agentID))
 	return workpolicy.LeaseName(hex.EncodeToString(sum[:8]))
 }

@@ -100,9 +100,7 @@ func Open(c Config) (*Journal, error) {
 	if j.disk == nil {
 		j.disk = osDisk{dir: c.Dir}
 	}
-	if j.slog == nil {
-		j.slog = slog.New(slog.DiscardHandler)
-	}
+	j.slog = cmp.Or(j.slog, slog.New(slog.DiscardHandler))
 	j.log = log{disk: j.disk, dir: c.Dir, err: errNotLoaded}
 	if err := j.disk.mkdir(); err != nil {
 		return nil, typed(err)

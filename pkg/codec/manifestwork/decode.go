@@ -171,9 +171,7 @@ func (s *Spec) adopt(meta metav1.ObjectMeta) {
 	meta.Namespace = s.Cluster
 	meta.ResourceVersion = ""
 	meta.Generation = trueVersion(s.Version, meta.Generation)
-	if meta.Name == "" {
-		meta.Name = s.ResourceID
-	}
+	meta.Name = cmp.Or(meta.Name, s.ResourceID)
 	meta.DeletionTimestamp = nil
 	if s.Deleting {
 		t := metav1.NewTime(s.DeletedAt)

@@ -1,6 +1,7 @@
 package grpc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -88,12 +89,8 @@ func (o Options) withDefaults() (Options, error) {
 	if _, err := o.Proxy.Server(); err != nil {
 		return o, fmt.Errorf("grpc: %w", err)
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
-	if o.HealthTimeout == 0 {
-		o.HealthTimeout = DefaultHealthTimeout
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
+	o.HealthTimeout = cmp.Or(o.HealthTimeout, DefaultHealthTimeout)
 	return o, errors.Join(
 		positiveOr(&o.MaxEventBytes, DefaultMaxEventBytes, "largest event"),
 		positiveOr(&o.DialTimeout, DefaultDialTimeout, "dial timeout"),

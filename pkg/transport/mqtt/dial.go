@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -130,9 +131,7 @@ func (d *Dialer) open(ctx context.Context, at dialing.Attempt) (conn net.Conn, r
 	}()
 	if d.opts.TLS != nil {
 		config := d.opts.TLS().Clone()
-		if config.ServerName == "" {
-			config.ServerName = broker.host
-		}
+		config.ServerName = cmp.Or(config.ServerName, broker.host)
 		if broker.websocket {
 			config.NextProtos = []string{"http/1.1"}
 		}

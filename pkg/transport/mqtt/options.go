@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -118,9 +119,7 @@ func (o Options) withDefaults() (Options, []endpoint, error) {
 	if _, err := o.Proxy.Server(); err != nil {
 		return o, e, fmt.Errorf("mqtt: %w", err)
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	return o, e, errors.Join(
 		o.Topics.Validate(),
 		positiveOr(&o.MaxEventBytes, DefaultMaxEventBytes, "largest event"),
@@ -199,10 +198,7 @@ func parseBroker(s string) (e endpoint, secure *bool, err error) {
 	if !known || u.Hostname() == "" || !scheme.websocket && path != "/" {
 		return e, nil, wrong
 	}
-	e = endpoint{host: u.Hostname(), port: u.Port(), websocket: scheme.websocket, path: path}
-	if e.port == "" {
-		e.port = scheme.port
-	}
+	e = endpoint{host: u.Hostname(), port: cmp.Or(u.Port(), scheme.port), websocket: scheme.websocket, path: path}
 	return e, &scheme.secure, nil
 }
 

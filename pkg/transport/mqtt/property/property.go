@@ -7,6 +7,7 @@
 package property
 
 import (
+	"cmp"
 	"strconv"
 
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -84,10 +85,7 @@ func Hello(h transport.Hello, d codec.DataType) []codec.Property {
 
 // HelloOf reads a SUBSCRIBE. The data type is unchecked; without one it is codec.ManifestBundles.
 func HelloOf(properties []codec.Property) (h transport.Hello, dataType string) {
-	dataType = Get(properties, DataType)
-	if dataType == "" {
-		dataType = codec.ManifestBundles.String()
-	}
+	dataType = cmp.Or(Get(properties, DataType), codec.ManifestBundles.String())
 	if !transport.SpeaksHawser(Get(properties, codec.HeaderProtocol)) {
 		return transport.Hello{}, dataType
 	}
