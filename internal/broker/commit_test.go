@@ -34,6 +34,18 @@ func (s *slowStore) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome
 	return s.Store.Commit(ctx, ops)
 }
 
+// answer lets up to n commits succeed, if there are as many.
+func (s *slowStore) answer(n int) {
+	for range n {
+		synctest.Wait()
+		select {
+		case s.tokens <- nil:
+		default:
+		}
+	}
+	synctest.Wait()
+}
+
 func inSlowWorld(t *testing.T, cfg broker.Config, test func(w *world, s *slowStore)) {
 	t.Helper()
 	slow := &slowStore{}

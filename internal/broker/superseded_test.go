@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -225,6 +226,69 @@ func TestFence_RejectsBeforeReleaseOfLaterSession(t *testing.T) {
 			if len(s.ended) != 0 {
 				t.Errorf("the session of %s ended: %v", s.peer.Name, <-s.ended)
 			}
+		}
+	})
+}
+
+// large returns a spec that fills the share of a source in a commit alone.
+func large(id string) work {
+	return work{id: id, version: 1, data: fmt.Sprintf(`{"manifests":[],"x":%q}`, strings.Repeat("x", 300<<10))}
+}
+
+// TestFence_ReleaseWaitsForQueued checks that a release drops also the works whose specs were queued when it came, in
+// several commits.
+func TestFence_ReleaseWaitsForQueued(t *testing.T) {
+	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
+		source := w.open(w.source("src"), hawser)
+		sent, n := make(chan error, 7), uint64(0)
+		send := func(event []byte) {
+			n++
+			event = numbered(n, event)
+			go func() { sent <- source.send(event) }() // received below
+			synctest.Wait()
+		}
+		send(work{version: 1}.event())
+		s.answer(1) // the subscription has taken over
+		for _, id := range []string{"w1", "w2", "w3", "w4", "w5"} {
+			send(large(id).event())
+		}
+		send(releaseOf(t, "src", "c1"))
+		s.answer(8)
+		for range 7 {
+			if err := <-sent; err != nil {
+				t.Error(err)
+			}
+		}
+		if diff := cmp.Diff([]string{}, w.ids("c1")); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// TestFence_DeletionAfterFirstSpec checks that the deletion of a work is committed after its spec, although the spec is
+// among the first of its subscription, which take over.
+func TestFence_DeletionAfterFirstSpec(t *testing.T) {
+	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
+		source := w.open(w.source("src"), hawser)
+		sent := make(chan error, 5)
+		send := func(k work) {
+			go func() { sent <- source.send(k.event()) }() // received below
+			synctest.Wait()
+		}
+		for _, id := range []string{"w1", "w2", "w3"} {
+			send(large(id))
+		}
+		send(work{id: "w", version: 1})
+		s.answer(1) // with the takeover
+		send(work{id: "w", version: 1, deleting: true})
+		s.answer(4)
+		for range 5 {
+			if err := <-sent; err != nil {
+				t.Error(err)
+			}
+		}
+		if h := w.Store.ClusterHead(codec.ManifestBundles, "c1"); h.Digest.Count != 3 {
+			t.Errorf("%d works, want 3 without the deleted one", h.Digest.Count)
 		}
 	})
 }

@@ -86,8 +86,8 @@ func (i *Intake) Supersede(ctx context.Context, subscription string, from identi
 	return i.takeOver(ctx, from, f, nil)
 }
 
-// takeOver ends the earlier subscriptions of the source of f, here and at the other brokers. Commits of one client keep
-// their order, so it also waits for publishes that are queued. Without a fence it only waits.
+// takeOver ends the earlier subscriptions of the source of f, here and at the other brokers. It also waits for the
+// publishes that its client has queued. Without a fence it only waits.
 func (i *Intake) takeOver(ctx context.Context, from identity.Identity, f *Fence, checkValid func() *transport.Error) error {
 	var ops []store.Op
 	if f != nil {

@@ -20,7 +20,7 @@ type pending struct {
 	from identity.Identity
 	// cluster is the cluster of a source's publish: each cluster of a source has its own share.
 	cluster string
-	ops     []store.Op // mostly one; none: a flush that waits for what its client has queued
+	ops     []store.Op // mostly one, maybe after a takeover
 	size    int        // bytes that are charged
 	// checkValid is called when the publish is queued. It returns the error if the publish is rejected; nil: no
 	// check.
@@ -44,10 +44,19 @@ func newPending(from identity.Identity, ops []store.Op) *pending {
 	for i := range ops {
 		p.size += len(ops[i].Event)
 	}
-	if from.Role == identity.Source && len(ops) > 0 {
-		p.cluster = ops[0].Key.Cluster
+	if own := p.own(); from.Role == identity.Source && len(own) > 0 {
+		p.cluster = own[0].Key.Cluster
 	}
 	return p
+}
+
+// own returns the ops without a takeover. If there is none, the publish is a flush: it waits for what its client has
+// queued.
+func (p *pending) own() []store.Op {
+	if len(p.ops) > 0 && p.ops[0].Kind == store.Supersede {
+		return p.ops[1:]
+	}
+	return p.ops
 }
 
 // position returns the id of the work in the publish, 0 if the publish is not about exactly one work. urgent is
@@ -56,10 +65,11 @@ func newPending(from identity.Identity, ops []store.Op) *pending {
 // The id is a hash of the key, which has five strings, so that the queue compares numbers. If two works have
 // the same hash, a deletion only loses its priority.
 func (p *pending) position() (id uint64, urgent bool) {
-	if len(p.ops) != 1 {
+	own := p.own()
+	if len(own) != 1 {
 		return 0, false
 	}
-	op := &p.ops[0]
+	op := &own[0]
 	return max(maphash.Comparable(seed, op.Key), 1), op.Deleting || op.Deleted
 }
 
@@ -74,7 +84,7 @@ type queue struct {
 	mu      sync.Mutex
 	waiting fair.Tree[identity.Identity, string, uint64, *pending] // by client and cluster
 	number  uint64                                                 // of the last publish
-	flushes []*pending                                             // publishes without ops
+	flushes []*pending                                             // publishes without ops of their own
 	taken   map[identity.Identity]int                              // bytes in the present commit, by client
 	closed  bool
 	// wake has a token if something was put since the committer last read the queue.
@@ -117,7 +127,7 @@ func (q *queue) add(ctx context.Context, p *pending) *transport.Error {
 			return refused
 		}
 	}
-	if len(p.ops) == 0 {
+	if len(p.own()) == 0 {
 		p.number = q.number
 		p.remaining, _ = q.waiting.Len(p.from, "")
 		q.flushes = append(q.flushes, p)
