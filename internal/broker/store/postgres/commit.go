@@ -31,6 +31,10 @@ import (
 //	t3: A commits; B gets the lock, and reads version 1 in its snapshot.
 //
 // Result: B decides on a record that no longer exists, and its write overwrites version 2.
+//
+// A replica that commits alone remembers the records that it wrote. It needs no reads for them, so its commit takes one
+// round trip. A statement after the lock confirms that no other replica has committed meanwhile; otherwise it fails, the
+// transaction ends, and the commit takes the two round trips.
 
 // setCommitLimits sets the limits of a commit. They are set in each transaction, because a pooler in transaction mode
 // gives each transaction another session. A scan of a whole table is never right here, but the planner would choose
@@ -51,6 +55,15 @@ const selectIdentity = `SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE concat
 
 // selectLog reads the row of the log at a position, and those after it.
 const selectLog = `SELECT number, token, head, entries FROM hawser.log WHERE number >= $1 ORDER BY number LIMIT $2`
+
+// confirmPlace fails with the SQLSTATE notConfirmed unless the log ends at the position of this replica, in the database
+// of the last incarnation. The text of the error is in the log of the server.
+const confirmPlace = `SELECT CASE count(*) WHEN 1 THEN 1 ELSE ('another broker committed, or the server restarted; this commit starts again' || count(*))::integer END
+	FROM hawser.log WHERE number = $1 AND token = $2 AND number = (SELECT max(number) FROM hawser.log) AND $3::text = (` + selectIdentity + `)`
+
+// aloneAfter is the number of commits in succession after which a replica counts as one that commits alone. Between
+// replicas that all commit, the lock alternates, and confirmPlace would always fail.
+const aloneAfter = 4
 
 // logPage is the highest number of rows of the log that one statement reads.
 const logPage = 256
@@ -76,8 +89,8 @@ func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, er
 const attempts = 5
 
 // update executes one commit. f fills the transaction, which has read what ops need; it may be called again after a
-// connection broke. A commit whose result is unknown is found in the log by the next attempt, or it is not there
-// and never will be: that attempt has the lock.
+// connection broke. The next attempt finds a commit whose result is unknown in the log, or in the memory if the
+// follower has applied it. Otherwise it never happened: that attempt has the lock.
 func (s *Store) update(ctx context.Context, ops []store.Op, f func(*transaction) error) error {
 	leave, err := s.enter(ctx)
 	if err != nil {
@@ -94,7 +107,7 @@ func (s *Store) update(ctx context.Context, ops []store.Op, f func(*transaction)
 		if err = u.try(ctx); err == nil || ctx.Err() != nil || s.calls.AreClosing() {
 			break
 		}
-		if retry := s.beforeRetry(ctx, err); retry != nil {
+		if retry := u.beforeRetry(ctx, err); retry != nil {
 			err = retry
 			break
 		}
@@ -104,14 +117,28 @@ func (s *Store) update(ctx context.Context, ops []store.Op, f func(*transaction)
 	return err
 }
 
+// update is one commit, with what its attempts share.
+type update struct {
+	store *Store
+	ops   []store.Op
+	f     func(*transaction) error
+	// sent is the position of the attempt whose result is unknown; its token is 0 if there is none. done: it is in the log.
+	sent position
+	done bool
+}
+
 // beforeRetry prepares another attempt after an error. It returns the error that ends the commit, if there is no point in
 // another attempt.
-func (s *Store) beforeRetry(ctx context.Context, err error) error {
+func (u *update) beforeRetry(ctx context.Context, err error) error {
+	s := u.store
 	switch {
 	case errors.Is(err, errBehind):
 		return s.catchUp(ctx)
 	case errors.Is(err, errHistory):
-		return s.reload(ctx)
+		if err := s.reload(ctx); err != nil || u.sent.token == 0 {
+			return err
+		}
+		return s.target.describe(unknown, nil)
 	case isConnectionLost(err):
 		s.pool.Reset() // its other connections are probably lost too
 		return nil
@@ -119,14 +146,8 @@ func (s *Store) beforeRetry(ctx context.Context, err error) error {
 	return err
 }
 
-// update is one commit, with what its attempts share.
-type update struct {
-	store *Store
-	ops   []store.Op
-	f     func(*transaction) error
-	// sent is the position of the attempt whose result is unknown; its token is 0 if there is none.
-	sent position
-}
+// unknown is the diagnosis of a commit whose row may be one of those that were cut.
+var unknown = diagnosis{Unconfirmed, "the connection broke during a commit, and its row is no longer in the log", "Its clients publish again"}
 
 // try is one attempt. An error before COMMIT was sent rolls the transaction back: the connection is closed with it.
 func (u *update) try(ctx context.Context) error {
@@ -136,29 +157,70 @@ func (u *update) try(ctx context.Context) error {
 		return err
 	}
 	defer conn.Release()
-	r, done, err := u.read(ctx, conn)
+	if t, b, number := u.foresee(); t != nil {
+		err := u.write(ctx, conn, b, t, number)
+		if !hasCode(err, notConfirmed) {
+			return err
+		}
+		u.sent = position{} // it was rolled back
+		if _, err := conn.Exec(ctx, "ROLLBACK"); err != nil {
+			return err
+		}
+	}
+	r, err := u.read(ctx, conn)
 	if err != nil {
 		return err
 	}
-	t, err := u.decide(r, done)
+	t, err := u.decide(r)
 	if err != nil {
 		return err
 	}
-	if !done && t.isEmpty() {
+	if !u.done && t.isEmpty() {
 		_, err := conn.Exec(ctx, "ROLLBACK")
 		return err
 	}
 	// If the sent attempt is in the log, this commit is empty. Its COMMIT waits for the synchronous standby, and so
 	// for all that was written before.
-	p := position{number: s.at().number + 1, token: 1 + rand.Uint64()>>2}
-	if !done {
-		u.sent = p
+	return u.write(ctx, conn, &pgx.Batch{}, t, s.at().number+1)
+}
+
+// foresee decides with the records that this replica remembers. It returns the transaction, with the statements that come
+// before its writes, and the number of its row in the log. The transaction is nil if the records must be read, or if it
+// has no writes that could be confirmed.
+func (u *update) foresee() (t *transaction, b *pgx.Batch, number uint64) {
+	s := u.store
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.alone < aloneAfter || s.lost || u.sent.token != 0 {
+		return nil, nil, 0
 	}
-	if err := u.write(ctx, conn, t, p); err != nil {
-		return err
+	r := &reads{metas: make(map[store.Key]*store.Meta, len(u.ops))}
+	for i := range u.ops {
+		if !isOfRecord(&u.ops[i]) {
+			continue
+		}
+		m := s.recent.get(&u.ops[i])
+		if m == nil {
+			return nil, nil, 0
+		}
+		r.metas[m.Key] = m
 	}
-	s.applyNext(p, t.head, &t.entries)
-	return nil
+	t = newTransaction(&s.memIndex, r)
+	if err := u.f(t); err != nil || t.isEmpty() {
+		return nil, nil, 0
+	}
+	b = beginCommit()
+	b.Queue(confirmPlace, int64(s.position.number), int64(s.position.token), s.database)
+	return t, b, s.position.number + 1
+}
+
+// beginCommit returns the statements that begin a commit and take the lock.
+func beginCommit() *pgx.Batch {
+	b := &pgx.Batch{}
+	b.Queue("BEGIN")
+	b.Queue(setCommitLimits, millis(statementTimeout), millis(lockTimeout), millis(idleTimeout))
+	b.Queue("SELECT pg_advisory_xact_lock($1)", commitLock)
+	return b
 }
 
 // decide fills the transaction, with the memory at the locked head. It holds the lock of the memory.
@@ -170,13 +232,13 @@ func (u *update) try(ctx context.Context) error {
 //	t3: the commit still decides, on the same maps.
 //
 // Result: a concurrent read and write of a map ends the process.
-func (u *update) decide(r firstReads, done bool) (*transaction, error) {
+func (u *update) decide(r firstReads) (*transaction, error) {
 	s := u.store
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	t := newTransaction(&s.memIndex, r.reads)
 	s.checkIdentity(t, r.identity)
-	if done {
+	if u.done {
 		return t, nil
 	}
 	return t, u.f(t)
@@ -188,15 +250,11 @@ type firstReads struct {
 	identity string
 }
 
-// read makes the first round trip, and brings the memory to the locked head. done reports that the sent attempt is in
-// the log.
-func (u *update) read(ctx context.Context, conn *pgxpool.Conn) (r firstReads, done bool, err error) {
+// read makes the first round trip, and brings the memory to the locked head.
+func (u *update) read(ctx context.Context, conn *pgxpool.Conn) (r firstReads, err error) {
 	s := u.store
 	keys, args := opColumns(u.ops)
-	b := &pgx.Batch{}
-	b.Queue("BEGIN")
-	b.Queue(setCommitLimits, millis(statementTimeout), millis(lockTimeout), millis(idleTimeout))
-	b.Queue("SELECT pg_advisory_xact_lock($1)", commitLock)
+	b := beginCommit()
 	b.Queue(selectIdentity)
 	b.Queue(selectLog, int64(s.at().number), logPage)
 	b.Queue(selectRecords, args...)
@@ -204,33 +262,34 @@ func (u *update) read(ctx context.Context, conn *pgxpool.Conn) (r firstReads, do
 	defer func() { err = cmp.Or(err, results.Close()) }()
 	for range 3 {
 		if _, err := results.Exec(); err != nil {
-			return r, false, err
+			return r, err
 		}
 	}
 	if err := results.QueryRow().Scan(&r.identity); err != nil {
-		return r, false, err
+		return r, err
 	}
 	if r.identity == "" {
-		return r, false, errStandby
+		return r, errStandby
 	}
 	rows, err := results.Query()
 	if err != nil {
-		return r, false, err
+		return r, err
 	}
 	page, err := readLog(rows)
 	if err != nil {
-		return r, false, err
+		return r, err
 	}
 	if err := s.follow(page); err != nil {
-		return r, false, err
+		return r, err
 	}
 	if rows, err = results.Query(); err != nil {
-		return r, false, err
+		return r, err
 	}
 	if r.reads, err = readRecords(rows, keys); err != nil {
-		return r, false, err
+		return r, err
 	}
-	return r, u.sent.token != 0 && page.has(u.sent), nil
+	u.done = u.done || u.sent.token != 0 && (page.has(u.sent) || s.has(u.sent))
+	return r, nil
 }
 
 // millis returns a duration as a setting of PostgreSQL.
@@ -247,13 +306,25 @@ func (s *Store) checkIdentity(t *transaction, identity string) {
 	}}
 }
 
-// write makes the second round trip.
-func (u *update) write(ctx context.Context, conn *pgxpool.Conn, t *transaction, p position) (err error) {
+// write sends the statements of b, the writes, and COMMIT, and applies the transaction to the memory.
+func (u *update) write(ctx context.Context, conn *pgxpool.Conn, b *pgx.Batch, t *transaction, number uint64) (err error) {
+	p := position{number: number, token: 1 + rand.Uint64()>>2}
+	if !u.done {
+		u.sent = p
+	}
+	u.store.writes(p)
+	if err := u.send(ctx, conn, b, t, p); err != nil {
+		return err
+	}
+	u.store.wrote(p, t, u.ops)
+	return nil
+}
+
+func (u *update) send(ctx context.Context, conn *pgxpool.Conn, b *pgx.Batch, t *transaction, p position) (err error) {
 	// Once COMMIT is sent, its answer is worth more than the caller's time.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	takeWarning(conn.Conn())
-	b := &pgx.Batch{}
 	key := logKey(p.number)
 	b.Queue("INSERT INTO hawser.log (number, token, head, entries) VALUES ($1, $2, $3, $4)",
 		int64(p.number), int64(p.token), int64(t.head), value.Seal(key, encode(&t.entries)))

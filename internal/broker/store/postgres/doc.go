@@ -19,19 +19,19 @@
 //
 // # Commits
 //
-// commit.go has the two round trips of a commit. An advisory lock serializes the commits of all replicas, and the
-// last row of the log is the head of the store. So revisions have no gaps, and become visible in their order. No
-// commit updates a row of the head. Beside an old snapshot, as of pg_dump, all versions of such a row would stay, and
-// each commit would step over them.
+// commit.go has the two round trips of a commit, and the one of a replica that commits alone. An advisory lock serializes
+// the commits of all replicas, and the last row of the log is the head of the store. So revisions have no gaps, and
+// become visible in their order. No commit updates a row of the head. Beside an old snapshot, as of pg_dump, all versions
+// of such a row would stay, and each commit would step over them.
 //
 // The lock belongs to the transaction, and the server ends the transaction of a replica that hangs.
 //
 // # Memory
 //
-// The memory of a replica (heads, digests, quota usage, bindings, bookmarks) is a function of the log. A replica
-// loads it from one snapshot, and applies the rows of the log that follow. Each commit first applies the rows before
-// it, under the lock, so it decides on the newest state. A replica that does not commit reads the log after a
-// notification, every second, and before a client subscribes.
+// The memory of a replica (heads, digests, quota usage, bindings, bookmarks) is a function of the log, except for the
+// records that it remembers while it commits alone. A replica loads it from one snapshot, and applies the rows of the log
+// that follow. Each commit first applies the rows before it, under the lock, so it decides on the newest state. A replica
+// that does not commit reads the log after a notification, every second, and before a client subscribes.
 //
 // Each row has a random token. A replica reads the row at its position again with those that follow. If the token
 // differs, or if the row is missing, then the log was cut while the replica hung, or the database lost commits. After

@@ -114,6 +114,15 @@ var readOnly = diagnosis{
 	"Name the primary server, or all servers (host1,host2); check default_transaction_read_only",
 }
 
+// notConfirmed is the SQLSTATE of a text that is no number.
+const notConfirmed = "22P02"
+
+// hasCode reports whether the server answered with an SQLSTATE.
+func hasCode(err error, code string) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && server.Code == code
+}
+
 // bySQLState has the diagnoses of errors of the server.
 var bySQLState = map[string]diagnosis{
 	"28P01": {Rejected, "the password is wrong", "Check the password file, or the password of the user: ALTER ROLE \"$user\" PASSWORD '…'"},

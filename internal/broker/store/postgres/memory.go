@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"math"
 	"sync"
 
@@ -24,6 +25,45 @@ type memIndex struct {
 	database string // identity of the database of the last incarnation
 	numbered uint64 // number of the last incarnation
 	ring     *memindex.Ring
+}
+
+// recent are live records at the position of the memory, with nothing queued behind them, that are not queued
+// themselves.
+type recent map[store.Key]*store.Meta
+
+// maxRecent bounds recent, to about 8 MB with typical names.
+const maxRecent = 16_384
+
+// get returns the record, if it and the op are all that a decision needs.
+func (r recent) get(op *store.Op) *store.Meta {
+	m := r[op.Key]
+	if m == nil || op.Kind == store.PutSpec && cmp.Or(op.Name, op.Key.ResourceID) != m.Name || op.Kind > store.PutStatus {
+		return nil
+	}
+	return m
+}
+
+// forget forgets records that were written.
+func (r recent) forget(writes []store.Write) {
+	for i := range writes {
+		delete(r, writes[i].Key)
+		if id := store.QueuedID(writes[i].New); id != "" {
+			delete(r, writes[i].Key.Beside(id))
+		}
+	}
+}
+
+// note notes the records that the ops of a transaction are about.
+func (r recent) note(t *transaction, ops []store.Op) {
+	if len(r) > maxRecent {
+		clear(r)
+	}
+	for i := range ops {
+		k := ops[i].Key
+		if m := t.metas[k]; isOfRecord(&ops[i]) && m != nil && m.State == store.Live && m.Queued == nil && t.behind[k] == "" {
+			r[k] = m
+		}
+	}
 }
 
 // begin begins an incarnation.
@@ -77,10 +117,17 @@ type memory struct {
 	memIndex
 	memindex.Memory
 	commits chan struct{} // closed and replaced whenever the position moves
+	// own is the row that this replica wrote last, or writes now. applied: the memory has it.
+	own     position
+	applied bool
+	// alone is the number of the last rows, in succession, that this replica wrote and got the answer for. recent has
+	// records that their ops were about.
+	alone  int
+	recent recent
 }
 
 func newMemory(i memIndex) *memory {
-	m := &memory{memIndex: i, commits: make(chan struct{})}
+	m := &memory{memIndex: i, commits: make(chan struct{}), recent: recent{}}
 	m.Memory = memindex.NewMemory(&m.mu, &m.state)
 	return m
 }
@@ -93,7 +140,44 @@ func (m *memory) applyNext(p position, head uint64, e *entries) {
 		return
 	}
 	m.memIndex.apply(p, head, e)
+	m.recent.forget(e.writes)
+	if p == m.own {
+		m.applied = true
+	} else {
+		m.notAlone()
+	}
 	m.wake()
+}
+
+// notAlone forgets the records, because another replica may have written them.
+func (m *memory) notAlone() {
+	m.alone = 0
+	clear(m.recent)
+}
+
+// writes notes that this replica begins to write a row.
+func (m *memory) writes(p position) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.own, m.applied = p, false
+}
+
+// has reports whether the memory has applied a row that this replica wrote.
+func (m *memory) has(own position) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.own == own && m.applied
+}
+
+// wrote applies the row of a transaction with these ops, unless the follower has applied it already.
+func (m *memory) wrote(p position, t *transaction, ops []store.Op) {
+	m.applyNext(p, t.head, &t.entries)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.position == p {
+		m.alone++
+		m.recent.note(t, ops)
+	}
 }
 
 // replace replaces the memory by a snapshot.
@@ -101,6 +185,7 @@ func (m *memory) replace(n memIndex) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.memIndex = n
+	m.notAlone()
 	m.wake()
 }
 

@@ -113,6 +113,41 @@ func TestReplicas_NoLostUpdate(t *testing.T) {
 	}
 }
 
+// TestCommit_Alone: a replica that commits alone does not read the records that it wrote: it does not see that one is
+// damaged. It reads all records of a batch if it does not remember one of them.
+func TestCommit_Alone(t *testing.T) {
+	t.Parallel()
+	s, database, r := replicas(t, 2)
+	put(t, r[0], 1, 2, 3, 4, 5)
+	const damage = "UPDATE hawser.record SET meta = 'damaged'"
+	execute(t, s, database, damage)
+	put(t, r[0], 6)
+	execute(t, s, database, damage)
+	if out, err := r[0].Commit(t.Context(), []store.Op{work(1, 7, []byte("x")), work(2, 1, []byte("x"))}); !errors.As(err, new(*store.DamageError)) {
+		t.Errorf("a batch with another record: %+v, %v", out, err)
+	}
+}
+
+// TestReplicas_Alternate: a replica that has committed alone decides on what another one has committed since, also before
+// it follows the log.
+func TestReplicas_Alternate(t *testing.T) {
+	t.Parallel()
+	_, _, r := replicas(t, 2)
+	version := int64(0)
+	for range 20 {
+		for range 6 {
+			version++
+			put(t, r[0], version)
+		}
+		version += 2
+		put(t, r[1], version)
+		out, err := r[0].Commit(t.Context(), []store.Op{work(1, version-1, []byte("x"))})
+		if err != nil || out[0].Result != store.Stale {
+			t.Fatalf("version %d after %d: %+v, %v", version-1, version, out, err)
+		}
+	}
+}
+
 // TestCommit_HungReplica: a replica that hangs inside a commit delays the others by little more than a second.
 func TestCommit_HungReplica(t *testing.T) {
 	t.Parallel()
