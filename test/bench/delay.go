@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"time"
@@ -55,11 +56,11 @@ func deliverLate(from, to net.Conn, delay time.Duration) {
 		}
 	}()
 	defer close(line)
+	buffer := make([]byte, 64<<10)
 	for {
-		buffer := make([]byte, 64<<10)
 		n, err := from.Read(buffer)
 		if n > 0 {
-			line <- chunk{buffer[:n], time.Now().Add(delay)}
+			line <- chunk{bytes.Clone(buffer[:n]), time.Now().Add(delay)}
 		}
 		if err != nil {
 			return
