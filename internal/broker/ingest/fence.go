@@ -119,7 +119,7 @@ func (x *Fences) fenced(f *Fence, op store.Op) []store.Op {
 	if b, ok := x.store.Bookmark(f.shared.Name); ok && f.shared.Leads(b.Value) {
 		return []store.Op{op}
 	}
-	return []store.Op{{Kind: store.Supersede, Fence: f.shared}, op}
+	return []store.Op{f.shared.Takeover(), op}
 }
 
 // endBehind ends the subscriptions that run here and that are behind last, the value of the bookmark name.

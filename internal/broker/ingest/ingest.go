@@ -91,7 +91,7 @@ func (i *Intake) Supersede(ctx context.Context, subscription string, from identi
 func (i *Intake) takeOver(ctx context.Context, from identity.Identity, f *Fence, checkValid func() *transport.Error) error {
 	var ops []store.Op
 	if f != nil {
-		ops = append(ops, store.Op{Kind: store.Supersede, Fence: f.shared})
+		ops = append(ops, f.shared.Takeover())
 	}
 	outcomes, err := i.commits.commit(ctx, from, checkValid, ops...)
 	switch {

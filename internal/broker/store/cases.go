@@ -259,7 +259,7 @@ func (p *plan) putQueued(b *Meta) {
 		p.stale(b, 0, detailUpdateOfDeleted)
 	case !again && !p.wins(w.Version):
 		p.stale(b, 0, detailOlderVersion)
-	case !p.keepsName() && nameOf(p.op) != w.Name:
+	case !p.keepsName() && p.op.SpecName() != w.Name:
 		p.answer(NameConflict, b, 0) // a queued spec keeps its name; only a live record may be renamed
 	case p.op.Deleting && p.neverSubscribed():
 		p.setQueued(b, nil, Clear)

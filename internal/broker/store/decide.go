@@ -124,7 +124,7 @@ func Look(r Reader, head Head, op *Op) (v View, err error) {
 // holder returns the record that has the name of op. It is usually the op's own record; then no index lookup is
 // needed.
 func holder(r Reader, op *Op, own *Meta) (*Meta, error) {
-	name := nameOf(op)
+	name := op.SpecName()
 	if slices.Contains(ReservedNames(own), name) {
 		return own, nil
 	}

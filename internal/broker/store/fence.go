@@ -56,6 +56,9 @@ func (f Fence) IsBehind(last []byte) (bool, error) {
 // fence.
 func (f Fence) Leads(last []byte) bool { return string(last) == f.value() }
 
+// Takeover returns the op with which the subscription takes over.
+func (f Fence) Takeover() Op { return Op{Kind: Supersede, Fence: f} }
+
 // value returns the value of the bookmark if the subscription has taken over last.
 func (f Fence) value() string { return strconv.FormatUint(f.Start, 10) + "/" + f.ID }
 

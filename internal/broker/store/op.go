@@ -171,13 +171,8 @@ type Outcome struct {
 // bytes.
 const maxKeyPart = 1024
 
-// nameOf returns the name of the op's spec, by default its resource id.
-func nameOf(op *Op) string {
-	if op.Name == "" {
-		return op.Key.ResourceID
-	}
-	return op.Name
-}
+// SpecName returns the name of the op's spec, by default its resource id.
+func (op *Op) SpecName() string { return cmp.Or(op.Name, op.Key.ResourceID) }
 
 // CheckScope returns an error if a data type or a cluster cannot be stored.
 func CheckScope(dt codec.DataType, cluster string) error {

@@ -8,7 +8,7 @@ import "github.com/hawser-io/hawser/pkg/codec"
 // spec returns the op as a queued spec.
 func (p *plan) spec() QueuedSpec {
 	w := QueuedSpec{
-		ResourceID: p.op.Key.ResourceID, Owner: p.op.Owner, Name: nameOf(p.op), Version: p.op.Version, Tag: p.op.Tag, Deleting: p.op.Deleting,
+		ResourceID: p.op.Key.ResourceID, Owner: p.op.Owner, Name: p.op.SpecName(), Version: p.op.Version, Tag: p.op.Tag, Deleting: p.op.Deleting,
 	}
 	if w.Deleting {
 		w.DeletedAt = p.op.DeletedAt
@@ -62,7 +62,7 @@ func (p *plan) updateTombstone(m *Meta, spec, waiting Payload) {
 
 // undelete makes tombstone m live: its source has seen the tombstone and publishes the work again.
 func (p *plan) undelete(m *Meta) {
-	moves := QueuedID(m) != "" && m.Queued.Name != nameOf(p.op) // the name is free for the queued spec
+	moves := QueuedID(m) != "" && m.Queued.Name != p.op.SpecName() // the name is free for the queued spec
 	if !moves {
 		p.clearQueued(m)
 	}

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"cmp"
 	"math"
 	"sync"
 
@@ -37,7 +36,7 @@ const maxRecent = 16_384
 // get returns the record, if it and the op are all that a decision needs.
 func (r recent) get(op *store.Op) *store.Meta {
 	m := r[op.Key]
-	if m == nil || op.Kind == store.PutSpec && cmp.Or(op.Name, op.Key.ResourceID) != m.Name || op.Kind > store.PutStatus {
+	if m == nil || op.Kind == store.PutSpec && op.SpecName() != m.Name || op.Kind > store.PutStatus {
 		return nil
 	}
 	return m

@@ -1,8 +1,6 @@
 package postgres
 
 import (
-	"cmp"
-
 	"github.com/jackc/pgx/v5"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -51,7 +49,7 @@ func opColumns(ops []store.Op) (keys []store.Key, args []any) {
 	for i := range ops {
 		if isOfRecord(&ops[i]) && isStorable(&ops[i]) {
 			keys = append(keys, ops[i].Key)
-			names = append(names, cmp.Or(ops[i].Name, ops[i].Key.ResourceID))
+			names = append(names, ops[i].SpecName())
 		}
 	}
 	return keys, append(keyColumns(keys), names)
