@@ -217,7 +217,7 @@ func (u *update) foresee() (t *transaction, b *pgx.Batch, number uint64) {
 // beginCommit returns the statements that begin a commit and take the lock.
 func beginCommit() *pgx.Batch {
 	b := &pgx.Batch{}
-	b.Queue("BEGIN")
+	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	b.Queue(setCommitLimits, millis(statementTimeout), millis(lockTimeout), millis(idleTimeout))
 	b.Queue("SELECT pg_advisory_xact_lock($1)", commitLock)
 	return b

@@ -10,7 +10,7 @@ import (
 
 // CommitBegin are the first statements of a commit.
 var CommitBegin = []string{
-	"BEGIN",
+	"BEGIN ISOLATION LEVEL READ COMMITTED",
 	fmt.Sprintf("SELECT set_config('idle_in_transaction_session_timeout', '%s', true)", millis(idleTimeout)),
 	fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", commitLock),
 }

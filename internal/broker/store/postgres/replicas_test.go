@@ -148,6 +148,29 @@ func TestReplicas_Alternate(t *testing.T) {
 	}
 }
 
+// TestReplicas_OtherIsolation: replicas commit beside each other in a database whose default is another isolation level.
+// A commit in that level would wait for the lock with a snapshot from before the lock.
+func TestReplicas_OtherIsolation(t *testing.T) {
+	t.Parallel()
+	server := sharedServer(t)
+	database := newDatabase(t, server)
+	execute(t, server, local.Superuser, "ALTER DATABASE "+database+" SET default_transaction_isolation TO 'repeatable read'")
+	r := []*postgres.Store{open(t, postgres.Options{URL: server.URL(database)}), open(t, postgres.Options{URL: server.URL(database)})}
+	var committing sync.WaitGroup
+	for n, s := range r {
+		committing.Go(func() {
+			for version := range int64(40) {
+				out, err := s.Commit(t.Context(), []store.Op{work(n, version+1, []byte("x"))})
+				if err != nil || out[0].Result != store.Accepted {
+					t.Errorf("work %d, version %d: %+v, %v", n, version+1, out, err)
+					return
+				}
+			}
+		})
+	}
+	committing.Wait()
+}
+
 // TestCommit_HungReplica: a replica that hangs inside a commit delays the others by little more than a second.
 func TestCommit_HungReplica(t *testing.T) {
 	t.Parallel()
