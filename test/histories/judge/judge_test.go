@@ -36,6 +36,9 @@ func status(number int, revision uint64) Event {
 	return Event{Kind: Status, Client: "source", Work: "w", Number: number, Revision: revision}
 }
 
+// about makes a status one of a version.
+func about(version int64, e Event) Event { e.Version = version; return e }
+
 // subscribe is a subscription with a cursor.
 func subscribe(incarnation string, revision uint64, list bool) Event {
 	return Event{Kind: Subscribe, Client: "agent", Incarnation: incarnation, Revision: revision, List: list}
@@ -122,6 +125,10 @@ func TestCheck(t *testing.T) {
 		"receives a deletion without a publish": {[]Event{write(1), spec(1, 1), specDeleted(2, 2)}, Invented},
 		"receives reports in order":             {[]Event{report(1), report(2), status(1, 1), status(2, 2)}, ""},
 		"receives an older report":              {[]Event{report(1), report(2), status(2, 2), status(1, 3)}, Forward},
+		"a report about an older version":       {[]Event{write(1), write(2), report(1), report(2), about(2, status(1, 3)), about(1, status(2, 4))}, Forward},
+		"about an older one after a loss":       {[]Event{answered(write(1), 1), answered(write(2), 2), failover(true, 1), report(1), report(2), about(2, status(1, 3)), about(1, status(2, 4))}, ""},
+		"about an older one that was not lost":  {[]Event{answered(write(1), 1), answered(write(2), 2), failover(true, 2), report(1), report(2), about(2, status(1, 3)), about(1, status(2, 4))}, Forward},
+		"about an older one before a loss":      {[]Event{answered(write(1), 1), answered(write(2), 2), report(1), report(2), about(2, status(1, 3)), about(1, status(2, 4)), failover(true, 1)}, Forward},
 		"receives a report without a publish":   {[]Event{report(1), status(2, 2)}, Invented},
 
 		"a cursor after a failover":       {[]Event{checkpoint("a", 3), failover(false, 3), subscribe("a", 3, false), checkpoint("b", 4)}, ""},

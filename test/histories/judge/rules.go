@@ -170,11 +170,31 @@ func (h *indexed) receives(c *subscriber, e Event) (found []Violation) {
 	case !seen:
 	case last.Deleted && !e.Deleted:
 		violation(Undone, "%s alive at revision %d, after its deletion at %d", e.Work, e.Revision, last.Revision)
-	case e.Revision < last.Revision, e.Version < last.Version, e.Number < last.Number:
+	case e.Revision < last.Revision, e.Version < last.Version && !h.lostSpec(last, e.To), e.Number < last.Number:
 		violation(Forward, "version %d of %s (report %d) at revision %d after version %d (report %d) at %d", e.Version, e.Work, e.Number, e.Revision, last.Version, last.Number, last.Revision)
 	}
 	c.last[e.Work] = e
 	return found
+}
+
+// lostSpec reports whether the spec that a status is about was lost before a time. No revision of the status tells that:
+//
+//	t1: an agent applies a spec, and the database loses it.
+//	t2: the agent reports the version of that spec, at a revision after the loss.
+//	t3: the agent compares, and reports the version that survived.
+func (h *indexed) lostSpec(status Event, before time.Duration) bool {
+	if status.Kind != Status {
+		return false
+	}
+	return slices.ContainsFunc(h.losses, func(loss Event) bool {
+		written, kept := false, false
+		for _, w := range h.work(status.Work).writes {
+			if w.Version == status.Version && w.From <= loss.To {
+				written, kept = true, kept || w.Acked && w.Revision <= loss.Revision
+			}
+		}
+		return loss.From <= before && written && !kept
+	})
 }
 
 // cursors checks the cursors after each failover.
