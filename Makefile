@@ -132,7 +132,7 @@ controlplane: ## build the Kubernetes control plane and kubectl that tests and d
 .PHONY: debian
 debian: ## fetch Mosquitto, Squid, Prometheus, Alertmanager, PostgreSQL and PgBouncer (Debian's packages, unpacked into the cache), try them, and test the alerts and the store in PostgreSQL
 	@for p in mosquitto squid prometheus prometheus-alertmanager postgresql pgbouncer; do internal/local/thirdparty/fetch.sh $$p; done
-	@$(gotest) -count=1 ./internal/local/thirdparty ./internal/local/postgres ./internal/broker/store/postgres ./test/alerts
+	@$(gotest) -count=1 -skip='^TestMigrate_Killed$$' ./internal/local/thirdparty ./internal/local/postgres ./internal/broker/store/postgres ./test/alerts
 
 .PHONY: histories
 # A run does not repeat, so a violation is never run again.
@@ -144,6 +144,11 @@ histories: ## run clients against three brokers and PostgreSQL with faults for F
 .PHONY: histories-long
 histories-long: ## the same for five minutes
 	@$(MAKE) --no-print-directory histories FOR=5m
+
+.PHONY: migrate-long
+migrate-long: ## migrate a store of WORKS (default 100000) works to PostgreSQL and back, and kill the command on its way
+	@internal/local/thirdparty/fetch.sh postgresql
+	@WORKS=$(WORKS) go test -count=1 -timeout=30m -v -run='^TestMigrate_Killed$$' ./internal/broker/store/postgres
 
 .PHONY: unit
 unit: ## run the tests that need no control plane and no program of Debian
@@ -289,7 +294,7 @@ reproducible: ## make the release of the last commit in two folders, the second 
 .PHONY: test-all
 test-all: export AGAIN := 0
 test-all: ## make test, then the charts, long race, fuzz and soak runs, and the release twice
-	@MAKE='$(MAKE)' .ci/stages test charts histories-long e2e-long e2e-ocm e2e-mqtt-long e2e-replicas-long race-long fuzz hostile-long soak reproducible
+	@MAKE='$(MAKE)' .ci/stages test charts histories-long migrate-long e2e-long e2e-ocm e2e-mqtt-long e2e-replicas-long race-long fuzz hostile-long soak reproducible
 
 .PHONY: demo
 demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl-C

@@ -9,10 +9,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/postgres"
 	"github.com/hawser-io/hawser/internal/broker/store/storetest"
+	"github.com/hawser-io/hawser/internal/cli"
 	local "github.com/hawser-io/hawser/internal/local/postgres"
 )
 
@@ -27,6 +29,9 @@ var shared = struct {
 }{}
 
 func TestMain(m *testing.M) {
+	if os.Getenv(runAsHawser) != "" {
+		os.Exit(cli.Main(context.Background(), cli.Env{Stdout: os.Stdout, Stderr: os.Stderr, Now: time.Now}, os.Args[1:]))
+	}
 	code := m.Run()
 	if shared.server != nil {
 		if err := errors.Join(shared.server.Stop(), os.RemoveAll(shared.dir)); err != nil {
