@@ -1,8 +1,8 @@
 package registration
 
 import (
-	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -43,7 +43,7 @@ type envelope struct {
 func (n envelope) event(p Publish) (codec.Event, error) {
 	data, err := json.Marshal(p.Object)
 	o, err2 := meta.Accessor(p.Object)
-	if err := cmp.Or(err, err2); err != nil {
+	if err := errors.Join(err, err2); err != nil {
 		return codec.Event{}, fmt.Errorf("encode the request to %s: %w", p.Request, err)
 	}
 	ext := map[string]any{}
@@ -110,7 +110,7 @@ func read(k Kind, e codec.Event) (streamEvent, error) {
 func readDeletion(e codec.Event) (streamEvent, error) {
 	_, deleted, err := codec.TimeExtension(e, codec.ExtDeletionTimestamp)
 	uid, _, err2 := codec.StringExtension(e, codec.ExtResourceID)
-	if err := cmp.Or(err, err2); err != nil {
+	if err := errors.Join(err, err2); err != nil {
 		return streamEvent{}, err
 	}
 	if !deleted || uid == "" {
