@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 const (
@@ -31,7 +33,7 @@ type follower struct {
 func (f *follower) start(s *Store, c *pgx.ConnConfig, o *Options, pooled bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.cancel = cancel
-	hint := make(chan struct{}, 1)
+	hint := taskgroup.NewBell()
 	every := pollAlone
 	if !pooled {
 		every = pollListening
@@ -46,7 +48,7 @@ func (f *follower) stop() {
 }
 
 // listen turns notifications into hints. They are only hints: they do not wait for a replica that connects again.
-func (s *Store) listen(ctx context.Context, c *pgx.ConnConfig, o *Options, hint chan<- struct{}) {
+func (s *Store) listen(ctx context.Context, c *pgx.ConnConfig, o *Options, hint taskgroup.Bell) {
 	for ctx.Err() == nil {
 		_ = s.listenOnce(ctx, c.Copy(), o, hint) // followLog reports errors of the database
 		select {
@@ -56,7 +58,7 @@ func (s *Store) listen(ctx context.Context, c *pgx.ConnConfig, o *Options, hint 
 	}
 }
 
-func (s *Store) listenOnce(ctx context.Context, c *pgx.ConnConfig, o *Options, hint chan<- struct{}) error {
+func (s *Store) listenOnce(ctx context.Context, c *pgx.ConnConfig, o *Options, hint taskgroup.Bell) error {
 	if err := o.prepare(c); err != nil {
 		return err
 	}
@@ -73,18 +75,14 @@ func (s *Store) listenOnce(ctx context.Context, c *pgx.ConnConfig, o *Options, h
 		if err != nil {
 			return err
 		}
-		if number, err := strconv.ParseUint(n.Payload, 10, 64); err == nil && number <= s.at().number {
-			continue // mostly the commit of this replica
-		}
-		select {
-		case hint <- struct{}{}:
-		default: // a hint is waiting already
+		if number, err := strconv.ParseUint(n.Payload, 10, 64); err != nil || !s.expects(number) {
+			hint.Ring()
 		}
 	}
 }
 
 // followLog reads the log after each hint, and now and then.
-func (s *Store) followLog(ctx context.Context, every time.Duration, hint <-chan struct{}) {
+func (s *Store) followLog(ctx context.Context, every time.Duration, hint taskgroup.Bell) {
 	tick, beat := time.NewTicker(every), time.NewTicker(heartbeat)
 	defer tick.Stop()
 	defer beat.Stop()

@@ -161,6 +161,14 @@ func (m *memory) writes(p position) {
 	m.own, m.applied = p, false
 }
 
+// expects reports whether the memory has a row of the log, or a commit of this replica writes it: that commit applies it,
+// or finds that another replica wrote it.
+func (m *memory) expects(number uint64) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return number <= max(m.position.number, m.own.number)
+}
+
 // has reports whether the memory has applied a row that this replica wrote.
 func (m *memory) has(own position) bool {
 	m.mu.RLock()
