@@ -129,6 +129,11 @@ func TestCheck(t *testing.T) {
 		"about an older one after a loss":       {[]Event{answered(write(1), 1), answered(write(2), 2), failover(true, 1), report(1), report(2), about(2, status(1, 3)), about(1, status(2, 4))}, ""},
 		"about an older one that was not lost":  {[]Event{answered(write(1), 1), answered(write(2), 2), failover(true, 2), report(1), report(2), about(2, status(1, 3)), about(1, status(2, 4))}, Forward},
 		"about an older one before a loss":      {[]Event{answered(write(1), 1), answered(write(2), 2), report(1), report(2), about(2, status(1, 3)), about(1, status(2, 4)), failover(true, 1)}, Forward},
+		"about one below what survived":         {[]Event{answered(write(1), 1), answered(write(2), 2), answered(write(3), 3), failover(true, 2), report(1), report(2), about(3, status(1, 4)), about(1, status(2, 5))}, Forward},
+		"about an older one, a later survived":  {[]Event{answered(write(1), 1), unanswered(write(2)), answered(write(3), 3), failover(true, 3), report(1), report(2), about(2, status(1, 4)), about(1, status(2, 5))}, Forward},
+		"about an older one, received before":   {[]Event{answered(write(1), 1), unanswered(write(2)), spec(2, 2), failover(true, 5), report(1), report(2), about(2, status(1, 6)), about(1, status(2, 7))}, Forward},
+		"about an older one, received again":    {[]Event{answered(write(1), 1), answered(write(2), 2), failover(true, 1), answered(write(2), 2), spec(2, 2), report(1), report(2), about(2, status(1, 3)), about(1, status(2, 4))}, Forward},
+		"about an older one, just before that":  {[]Event{answered(write(1), 1), answered(write(2), 2), failover(true, 1), report(1), report(2), about(2, status(1, 3)), answered(write(2), 2), spec(2, 2), about(1, status(2, 4))}, ""},
 		"receives a report without a publish":   {[]Event{report(1), status(2, 2)}, Invented},
 
 		"a cursor after a failover":       {[]Event{checkpoint("a", 3), failover(false, 3), subscribe("a", 3, false), checkpoint("b", 4)}, ""},

@@ -22,6 +22,7 @@ type work struct {
 	writes  []Event // in the order of their begin: one source writes one after the other
 	reports []Event
 	reads   []Event
+	specs   []Event // received
 }
 
 func index(history []Event) *indexed {
@@ -38,6 +39,9 @@ func index(history []Event) *indexed {
 		case Read:
 			w := h.work(e.Work)
 			w.reads = append(w.reads, e)
+		case Spec:
+			w := h.work(e.Work)
+			w.specs = append(w.specs, e)
 		case Failover:
 			h.failovers = append(h.failovers, e)
 			if e.Lossy {
@@ -170,30 +174,49 @@ func (h *indexed) receives(c *subscriber, e Event) (found []Violation) {
 	case !seen:
 	case last.Deleted && !e.Deleted:
 		violation(Undone, "%s alive at revision %d, after its deletion at %d", e.Work, e.Revision, last.Revision)
-	case e.Revision < last.Revision, e.Version < last.Version && !h.lostSpec(last, e.To), e.Number < last.Number:
+	case e.Revision < last.Revision, e.Version < last.Version && !h.lostSpec(last, e), e.Number < last.Number:
 		violation(Forward, "version %d of %s (report %d) at revision %d after version %d (report %d) at %d", e.Version, e.Work, e.Number, e.Revision, last.Version, last.Number, last.Revision)
 	}
 	c.last[e.Work] = e
 	return found
 }
 
-// lostSpec reports whether the spec that a status is about was lost before a time. No revision of the status tells that:
+// lostSpec reports whether a loss explains that a status is about an older version than the last one. The revisions of
+// both may be higher than those that survived:
 //
 //	t1: an agent applies a spec, and the database loses it.
-//	t2: the agent reports the version of that spec, at a revision after the loss.
+//	t2: the agent reports the version of that spec.
 //	t3: the agent compares, and reports the version that survived.
-func (h *indexed) lostSpec(status Event, before time.Duration) bool {
-	if status.Kind != Status {
+//
+// A spec that survived in a later version, or that the agent received again, was not lost.
+func (h *indexed) lostSpec(last, status Event) bool {
+	w := h.byID[status.Work]
+	if status.Kind != Status || w == nil {
 		return false
 	}
+	reported := status.To
+	for _, r := range w.reports {
+		if r.Number == status.Number {
+			reported = r.From
+		}
+	}
 	return slices.ContainsFunc(h.losses, func(loss Event) bool {
-		written, kept := false, false
-		for _, w := range h.work(status.Work).writes {
-			if w.Version == status.Version && w.From <= loss.To {
-				written, kept = true, kept || w.Acked && w.Revision <= loss.Revision
+		survived := int64(0)
+		for _, e := range slices.Concat(w.writes, w.specs) {
+			if (e.Acked || e.Kind == Spec) && e.From <= loss.To && e.Revision <= loss.Revision {
+				survived = max(survived, e.Version)
 			}
 		}
-		return loss.From <= before && written && !kept
+		return loss.From <= status.To && survived <= status.Version && survived < last.Version && !w.received(last.Version, loss.To, reported)
+	})
+}
+
+// received reports whether a version was published between two times, and an agent received it.
+func (w *work) received(version int64, from, to time.Duration) bool {
+	return slices.ContainsFunc(w.writes, func(e Event) bool {
+		return e.Acked && e.Version == version && e.To > from && slices.ContainsFunc(w.specs, func(s Event) bool {
+			return s.Version == version && s.To >= e.To && s.To < to
+		})
 	})
 }
 
