@@ -99,7 +99,13 @@ func (s *Store) update(ctx context.Context, ops []store.Op, f func(*transaction)
 	defer leave()
 	s.commit.Lock()
 	defer s.commit.Unlock()
-	if err := s.health.end(); err != nil {
+	return s.updateLocked(ctx, ops, f)
+}
+
+// updateLocked is update for a caller that holds the lock of commits.
+func (s *Store) updateLocked(ctx context.Context, ops []store.Op, f func(*transaction) error) error {
+	err := s.health.end()
+	if err != nil {
 		return err
 	}
 	u := &update{store: s, ops: ops, f: f}
@@ -214,11 +220,17 @@ func (u *update) foresee() (t *transaction, b *pgx.Batch, number uint64) {
 	return t, b, s.position.number + 1
 }
 
-// beginCommit returns the statements that begin a commit and take the lock.
-func beginCommit() *pgx.Batch {
+// begin returns the statements that begin a transaction that writes.
+func begin() *pgx.Batch {
 	b := &pgx.Batch{}
 	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	b.Queue(setCommitLimits, millis(statementTimeout), millis(lockTimeout), millis(idleTimeout))
+	return b
+}
+
+// beginCommit returns the statements that begin a commit and take the lock.
+func beginCommit() *pgx.Batch {
+	b := begin()
 	b.Queue("SELECT pg_advisory_xact_lock($1)", commitLock)
 	return b
 }

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
 // CommitBegin are the first statements of a commit.
@@ -35,4 +38,18 @@ func Migrate(ctx context.Context, conn *pgx.Conn, more ...Step) error {
 type Step struct {
 	SQL    string
 	Oldest int
+}
+
+// HangCommits lets commits of the replica hang until the returned function is called, maybe several times.
+func (s *Store) HangCommits() func() {
+	s.commit.Lock()
+	return sync.OnceFunc(s.commit.Unlock)
+}
+
+// CommitLocked is Commit for a caller that holds the lock of commits.
+func (s *Store) CommitLocked(ctx context.Context, op store.Op) error {
+	return s.updateLocked(ctx, []store.Op{op}, func(t *transaction) error {
+		_, err := t.do(&op)
+		return err
+	})
 }

@@ -75,7 +75,7 @@ func (s *Store) listenOnce(ctx context.Context, c *pgx.ConnConfig, o *Options, h
 		if err != nil {
 			return err
 		}
-		if number, err := strconv.ParseUint(n.Payload, 10, 64); err != nil || !s.expects(number) {
+		if number, err := strconv.ParseUint(n.Payload, 10, 64); err != nil || !s.gets(ctx, number) {
 			hint.Ring()
 		}
 	}
@@ -104,16 +104,19 @@ func (s *Store) followLog(ctx context.Context, every time.Duration, hint taskgro
 	}
 }
 
-// followOnce applies what is new in the log. After a failed commit it tries an empty one, since no client publishes to
-// a broker that is not ready. due adds the report of the position.
-func (s *Store) followOnce(ctx context.Context, due bool) error {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+// followOnce applies what is new in the log. After a failed commit it starts an empty one, since no client publishes to
+// a broker that is not ready; it waits for no commit. due adds the report of the position.
+func (s *Store) followOnce(parent context.Context, due bool) error {
+	ctx, cancel := context.WithTimeout(parent, readTimeout)
 	defer cancel()
 	if err := s.advance(ctx); err != nil {
 		return err
 	}
-	if s.health.hasFailed() {
-		_ = s.update(ctx, nil, func(*transaction) error { return nil }) // it notes its result
+	if s.health.hasFailed() && s.commit.TryLock() {
+		s.follower.tasks.Go(func() {
+			defer s.commit.Unlock()
+			_ = s.updateLocked(parent, nil, func(*transaction) error { return nil }) // it notes its result
+		})
 	}
 	if due {
 		return s.cut(ctx)
@@ -169,19 +172,12 @@ func (s *Store) unregister() {
 // Replicas implements [store.Store].
 func (s *Store) Replicas(ctx context.Context) (ids []string, err error) {
 	err = s.read(ctx, func() error {
-		ids = []string{s.id}
-		return s.query(ctx, func(rows pgx.Rows) error {
-			for rows.Next() {
-				var id string
-				if err := rows.Scan(&id); err != nil {
-					return err
-				}
-				ids = append(ids, id)
-			}
-			return rows.Err()
+		return s.query(ctx, func(rows pgx.Rows) (err error) {
+			ids, err = pgx.CollectRows(rows, pgx.RowTo[string])
+			return err
 		}, "SELECT id::text FROM hawser.replica WHERE id <> $1 AND seen >= now() - $2::interval", s.id, 3*heartbeat)
 	})
-	return ids, err
+	return append(ids, s.id), err
 }
 
 // reportAndCut reports the position of this replica. It deletes the rows of the log that all live replicas have
@@ -203,9 +199,14 @@ DELETE FROM hawser.log WHERE number < (SELECT least($2, position) FROM others)`
 // selectDurability reads the settings that tell whether commits wait for a standby. They change while the server runs.
 const selectDurability = "SELECT current_setting('synchronous_commit'), current_setting('synchronous_standby_names')"
 
-// cut reports the position, and cuts the log and the removals. It also looks for the synchronous standby.
+// cut reports the position, and cuts the log and the removals. It also looks for the synchronous standby. It does not wait
+// for it: a failover that loses the report only keeps rows for longer.
 func (s *Store) cut(ctx context.Context) error {
-	_, err := s.pool.Exec(ctx, reportAndCut, s.id, int64(s.at().number), signedRevision(s.passed.Load()), replicaExpires)
+	b := begin()
+	b.Queue("SELECT set_config('synchronous_commit', 'local', true)")
+	b.Queue(reportAndCut, s.id, int64(s.at().number), signedRevision(s.passed.Load()), replicaExpires)
+	b.Queue("COMMIT")
+	err := s.pool.SendBatch(ctx, b).Close()
 	if err == nil {
 		err = s.lookAtSettings(ctx)
 	}

@@ -36,16 +36,11 @@ func (l logRows) has(p position) bool {
 }
 
 // readLog reads the result of selectLog.
-func readLog(rows pgx.Rows) (l logRows, err error) {
-	for rows.Next() {
-		var number, token, head int64
-		var sealed []byte
-		if err := rows.Scan(&number, &token, &head, &sealed); err != nil {
-			return nil, err
-		}
-		l = append(l, logRow{position{uint64(number), uint64(token)}, uint64(head), sealed})
-	}
-	return l, rows.Err()
+func readLog(rows pgx.Rows) (logRows, error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r logRow, err error) {
+		err = row.Scan(&r.number, &r.token, &r.head, &r.entries)
+		return r, err
+	})
 }
 
 // follow applies rows of the log to the memory.
@@ -211,37 +206,27 @@ func (s *Store) load(ctx context.Context, tx pgx.Tx, before place) (m memIndex, 
 }
 
 // loadRows calls scan for each row of a statement.
-func loadRows(ctx context.Context, tx pgx.Tx, sql string, scan func(pgx.Rows) error) error {
-	rows, err := tx.Query(ctx, sql)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := scan(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+func loadRows(ctx context.Context, tx pgx.Tx, sql string, scan func(pgx.CollectableRow) error) error {
+	rows, _ := tx.Query(ctx, sql) // rows has the error
+	_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) { return struct{}{}, scan(row) })
+	return err
 }
 
 func loadIncarnations(ctx context.Context, tx pgx.Tx, m *memIndex) error {
-	return loadRows(ctx, tx, "SELECT number, id, first, database FROM hawser.incarnation ORDER BY number", func(rows pgx.Rows) error {
-		var number, first int64
+	return loadRows(ctx, tx, "SELECT number, id, first, database FROM hawser.incarnation ORDER BY number", func(row pgx.CollectableRow) error {
 		var i incarnation
-		if err := rows.Scan(&number, &i.ID, &first, &i.database); err != nil {
+		if err := row.Scan(&i.number, &i.ID, &i.First, &i.database); err != nil {
 			return err
 		}
-		i.number, i.First = uint64(number), uint64(first)
 		m.begin(i)
 		return nil
 	})
 }
 
 func loadBookmarks(ctx context.Context, tx pgx.Tx, m *memIndex) error {
-	return loadRows(ctx, tx, "SELECT name, bookmark FROM hawser.bookmark", func(rows pgx.Rows) error {
+	return loadRows(ctx, tx, "SELECT name, bookmark FROM hawser.bookmark", func(row pgx.CollectableRow) error {
 		var name, sealed []byte
-		if err := rows.Scan(&name, &sealed); err != nil {
+		if err := row.Scan(&name, &sealed); err != nil {
 			return err
 		}
 		b, err := bookmarkOf(string(name), sealed)
@@ -263,8 +248,8 @@ func bookmarkOf(name string, sealed []byte) (store.Bookmark, error) {
 }
 
 func loadRecords(ctx context.Context, tx pgx.Tx, m *memIndex) error {
-	return loadRows(ctx, tx, "SELECT data_type, cluster, resource_id, meta, NULL::bytea FROM hawser.record", func(rows pgx.Rows) error {
-		r, _, err := scanRecord(rows)
+	return loadRows(ctx, tx, "SELECT data_type, cluster, resource_id, meta, NULL::bytea FROM hawser.record", func(row pgx.CollectableRow) error {
+		r, _, err := scanRecord(row)
 		if err != nil {
 			return err
 		}

@@ -1,11 +1,14 @@
 package postgres
 
 import (
+	"context"
 	"math"
 	"sync"
+	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 // position is a row of the log.
@@ -161,12 +164,17 @@ func (m *memory) writes(p position) {
 	m.own, m.applied = p, false
 }
 
-// expects reports whether the memory has a row of the log, or a commit of this replica writes it: that commit applies it,
-// or finds that another replica wrote it.
-func (m *memory) expects(number uint64) bool {
+// answerWithin is the time for which a notification of an own row waits. It often arrives just before the answer to the
+// commit, on another connection.
+const answerWithin = 2 * time.Millisecond
+
+// gets reports whether the memory has a row of the log, or gets it within a moment from the commit of this replica that
+// writes it.
+func (m *memory) gets(ctx context.Context, number uint64) bool {
 	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return number <= max(m.position.number, m.own.number)
+	has, writes, moved := number <= m.position.number, number == m.own.number, m.commits
+	m.mu.RUnlock()
+	return has || writes && taskgroup.WaitFor(ctx, moved, answerWithin) && number <= m.at().number
 }
 
 // has reports whether the memory has applied a row that this replica wrote.

@@ -1,15 +1,29 @@
 package postgres
 
-import "testing"
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
 
-// TestMemory_Expects: the row that a replica writes is no news, so its notification causes no read of the log. It often
-// arrives before the answer to the commit.
-func TestMemory_Expects(t *testing.T) {
-	m := newMemory(memIndex{position: position{number: 4, token: 1}})
-	m.writes(position{number: 5, token: 2})
-	for number, want := range map[uint64]bool{4: true, 5: true, 6: false} {
-		if got := m.expects(number); got != want {
-			t.Errorf("row %d: %t", number, got)
+// TestMemory_Gets: a notification of the row that this replica writes often arrives before the answer to the commit, and is
+// then no reason to read the log. If the answer does not come, it is one.
+func TestMemory_Gets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		own := position{number: 5, token: 2}
+		m := newMemory(memIndex{position: position{number: 4, token: 1}})
+		check := func(number uint64, want bool, took time.Duration) {
+			t.Helper()
+			if got := m.gets(t.Context(), number); got != want || time.Since(began) != took {
+				t.Errorf("row %d: %t after %s", number, got, time.Since(began))
+			}
 		}
-	}
+		m.writes(own)
+		check(4, true, 0)
+		check(6, false, 0)
+		check(5, false, answerWithin)
+		time.AfterFunc(answerWithin/2, func() { m.applyNext(own, 9, &entries{}) })
+		check(5, true, answerWithin*3/2)
+	})
 }

@@ -166,8 +166,8 @@ func (s *Source) Check(ctx context.Context) (storecopy.Content, error) {
 // checkFeed compares the entries of the change feed with the records, in both directions.
 func (s *Source) checkFeed(ctx context.Context) error {
 	var needed, found []uint64
-	err := loadRows(ctx, s.tx, "SELECT "+recordColumns+" FROM hawser.record r", func(rows pgx.Rows) error {
-		m, _, err := scanRecord(rows)
+	err := loadRows(ctx, s.tx, "SELECT "+recordColumns+" FROM hawser.record r", func(row pgx.CollectableRow) error {
+		m, _, err := scanRecord(row)
 		if err == nil {
 			spec, status := store.Entries(m)
 			needed = append(needed, spec, status)
@@ -177,9 +177,9 @@ func (s *Source) checkFeed(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = loadRows(ctx, s.tx, "SELECT revision FROM hawser.change ORDER BY revision", func(rows pgx.Rows) error {
+	err = loadRows(ctx, s.tx, "SELECT revision FROM hawser.change ORDER BY revision", func(row pgx.CollectableRow) error {
 		var revision int64
-		err := rows.Scan(&revision)
+		err := row.Scan(&revision)
 		found = append(found, uint64(revision))
 		return err
 	})
@@ -208,17 +208,17 @@ func (s *session) values(ctx context.Context, tx pgx.Tx, head uint64, f func(val
 	}
 	reads := []struct {
 		sql  string
-		read func(pgx.Rows) (value.Stored, error)
+		read func(pgx.CollectableRow) (value.Stored, error)
 	}{
 		{"SELECT number, id, first FROM hawser.incarnation ORDER BY number", readIncarnation},
 		{"SELECT name, bookmark FROM hawser.bookmark ORDER BY name", readBookmark},
 		{"SELECT data_type, cluster, resource_id, owner, name, queued_id, queued_name, meta FROM hawser.record ORDER BY data_type, cluster, resource_id",
-			func(rows pgx.Rows) (value.Stored, error) { return readRecord(rows, head) }},
+			func(row pgx.CollectableRow) (value.Stored, error) { return readRecord(row, head) }},
 		{"SELECT data_type, cluster, resource_id, kind, event FROM hawser.payload ORDER BY data_type, cluster, resource_id, kind", readPayload},
 	}
 	for _, r := range reads {
-		err := loadRows(ctx, tx, r.sql, func(rows pgx.Rows) error {
-			v, err := r.read(rows)
+		err := loadRows(ctx, tx, r.sql, func(row pgx.CollectableRow) error {
+			v, err := r.read(row)
 			if err != nil {
 				return err
 			}
@@ -231,28 +231,28 @@ func (s *session) values(ctx context.Context, tx pgx.Tx, head uint64, f func(val
 	return nil
 }
 
-func readIncarnation(rows pgx.Rows) (v value.Stored, err error) {
+func readIncarnation(row pgx.CollectableRow) (v value.Stored, err error) {
 	var number, first int64
 	var i memindex.Incarnation
-	err = rows.Scan(&number, &i.ID, &first)
+	err = row.Scan(&number, &i.ID, &first)
 	i.First = uint64(first)
 	v.Key = value.NumberKey(value.Incarnation, uint64(number))
 	v.Value = value.Seal(v.Key, value.EncodeIncarnation(i))
 	return v, err
 }
 
-func readBookmark(rows pgx.Rows) (v value.Stored, err error) {
+func readBookmark(row pgx.CollectableRow) (v value.Stored, err error) {
 	var name []byte
-	err = rows.Scan(&name, &v.Value)
+	err = row.Scan(&name, &v.Value)
 	v.Key = value.BookmarkKey(string(name))
 	return v, err
 }
 
-func readRecord(rows pgx.Rows, head uint64) (v value.Stored, err error) {
+func readRecord(row pgx.CollectableRow, head uint64) (v value.Stored, err error) {
 	var dataType string
 	var k store.Key
 	var is recordIndex
-	if err := rows.Scan(&dataType, &k.Cluster, &k.ResourceID, &is.owner, &is.name, &is.queuedID, &is.queuedName, &v.Value); err != nil {
+	if err := row.Scan(&dataType, &k.Cluster, &k.ResourceID, &is.owner, &is.name, &is.queuedID, &is.queuedName, &v.Value); err != nil {
 		return v, err
 	}
 	m, err := metaOf(dataType, k, v.Value)
@@ -269,10 +269,10 @@ func readRecord(rows pgx.Rows, head uint64) (v value.Stored, err error) {
 	return v, err
 }
 
-func readPayload(rows pgx.Rows) (v value.Stored, err error) {
+func readPayload(row pgx.CollectableRow) (v value.Stored, err error) {
 	var dataType, kind string
 	var k store.Key
-	if err = rows.Scan(&dataType, &k.Cluster, &k.ResourceID, &kind, &v.Value); err != nil {
+	if err = row.Scan(&dataType, &k.Cluster, &k.ResourceID, &kind, &v.Value); err != nil {
 		return v, err
 	}
 	k.DataType, err = dataTypeOf(dataType)

@@ -130,16 +130,11 @@ func limitRead(ctx context.Context, tx pgx.Tx, timeout time.Duration) error {
 	return err
 }
 
-func readMetas(rows pgx.Rows) (records []*store.Meta, err error) {
-	defer rows.Close()
-	for rows.Next() {
-		m, _, err := scanRecord(rows)
-		if err != nil {
-			return nil, err
-		}
-		records = append(records, m)
-	}
-	return records, rows.Err()
+func readMetas(rows pgx.Rows) ([]*store.Meta, error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (*store.Meta, error) {
+		m, _, err := scanRecord(row)
+		return m, err
+	})
 }
 
 // read calls f as one call of the store.

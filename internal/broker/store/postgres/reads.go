@@ -80,11 +80,11 @@ func readRecords(rows pgx.Rows, keys []store.Key) (*reads, error) {
 }
 
 // scanRecord reads one row: key, meta, and the event of the queued spec.
-func scanRecord(rows pgx.Rows) (m *store.Meta, event []byte, err error) {
+func scanRecord(row pgx.CollectableRow) (m *store.Meta, event []byte, err error) {
 	var dataType string
 	var k store.Key
 	var sealed []byte
-	if err := rows.Scan(&dataType, &k.Cluster, &k.ResourceID, &sealed, &event); err != nil {
+	if err := row.Scan(&dataType, &k.Cluster, &k.ResourceID, &sealed, &event); err != nil {
 		return nil, nil, err
 	}
 	if m, err = metaOf(dataType, k, sealed); err == nil && event != nil {

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -148,27 +149,73 @@ func TestReplicas_Alternate(t *testing.T) {
 	}
 }
 
-// TestReplicas_OtherIsolation: replicas commit beside each other in a database whose default is another isolation level.
-// A commit in that level would wait for the lock with a snapshot from before the lock.
+// TestReplicas_OtherIsolation: replicas start, commit and report their positions beside each other in a database whose
+// default is another isolation level. In that level a statement after a lock has a snapshot from before it.
 func TestReplicas_OtherIsolation(t *testing.T) {
 	t.Parallel()
 	server := sharedServer(t)
-	database := newDatabase(t, server)
-	execute(t, server, local.Superuser, "ALTER DATABASE "+database+" SET default_transaction_isolation TO 'repeatable read'")
-	r := []*postgres.Store{open(t, postgres.Options{URL: server.URL(database)}), open(t, postgres.Options{URL: server.URL(database)})}
-	var committing sync.WaitGroup
-	for n, s := range r {
-		committing.Go(func() {
-			for version := range int64(40) {
-				out, err := s.Commit(t.Context(), []store.Op{work(n, version+1, []byte("x"))})
-				if err != nil || out[0].Result != store.Accepted {
-					t.Errorf("work %d, version %d: %+v, %v", n, version+1, out, err)
-					return
+	for _, level := range []string{"repeatable read", "serializable"} {
+		database := newDatabase(t, server)
+		execute(t, server, local.Superuser, "ALTER DATABASE "+database+" SET default_transaction_isolation TO '"+level+"'")
+		var opening, committing sync.WaitGroup
+		r := make([]*postgres.Store, 3)
+		for n := range r {
+			opening.Go(func() {
+				s, err := postgres.Open(t.Context(), postgres.Options{URL: server.URL(database)})
+				if err != nil {
+					t.Errorf("%s: %v", level, err)
 				}
-			}
-		})
+				r[n] = s
+			})
+		}
+		opening.Wait()
+		if t.Failed() {
+			return
+		}
+		for n, s := range r {
+			defer closeStore(t, s)
+			committing.Go(func() {
+				for version := range int64(40) {
+					out, err := s.Commit(t.Context(), []store.Op{work(n, version+1, []byte("x"))})
+					if err != nil || out[0].Result != store.Accepted {
+						t.Errorf("%s: work %d, version %d: %+v, %v", level, n, version+1, out, err)
+						return
+					}
+					if err := s.Cut(t.Context()); err != nil {
+						t.Errorf("%s: report of the position: %v", level, err)
+					}
+				}
+			})
+		}
+		committing.Wait()
 	}
-	committing.Wait()
+}
+
+// TestFollower_BesideAHangingCommit: a replica whose commit has failed, and whose next one hangs, applies what other
+// replicas commit.
+func TestFollower_BesideAHangingCommit(t *testing.T) {
+	t.Parallel()
+	s, database, r := replicas(t, 2)
+	execute(t, s, database,
+		"CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END $$",
+		"CREATE TRIGGER fail BEFORE INSERT ON hawser.log FOR EACH ROW EXECUTE FUNCTION fail()")
+	release := r[0].HangCommits()
+	defer release()
+	if err := r[0].CommitLocked(t.Context(), work(1, 1, []byte("x"))); err == nil {
+		t.Fatal("no error")
+	}
+	execute(t, s, database, "DROP TRIGGER fail ON hawser.log")
+	for version := range int64(3) {
+		await(t, r[0], put(t, r[1], version+1).Revision)
+	}
+	release()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for r[0].Err() != nil { // until the empty commit
+		if err := r[0].Reach(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestCommit_HungReplica: a replica that hangs inside a commit delays the others by little more than a second.

@@ -61,6 +61,10 @@ func migrate(ctx context.Context, conn *pgx.Conn, steps []migration) error {
 	}
 }
 
+// readCommitted is the level of a transaction in which a statement after a lock must see what was committed before it.
+// The default of a database can be another one.
+var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+
 // migrateOnce executes the next step. It returns true if there is none.
 func migrateOnce(ctx context.Context, conn *pgx.Conn, steps []migration) (done bool, err error) {
 	version, oldest, err := schemaVersion(ctx, conn)
@@ -72,7 +76,7 @@ func migrateOnce(ctx context.Context, conn *pgx.Conn, steps []migration) (done b
 	case version >= len(steps):
 		return true, nil
 	}
-	tx, err := conn.Begin(ctx)
+	tx, err := conn.BeginTx(ctx, readCommitted)
 	if err != nil {
 		return false, err
 	}

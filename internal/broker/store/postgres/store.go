@@ -134,7 +134,7 @@ func (s *Store) prepare(ctx context.Context, o *Options, c *pgx.ConnConfig) (poo
 
 // create writes the store id and the begin of the log into empty tables.
 func (s *Store) create(ctx context.Context, conn *pgx.Conn) error {
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+	return pgx.BeginTxFunc(ctx, conn, readCommitted, func(tx pgx.Tx) error {
 		if is, err := hasMigration(ctx, tx); is || err != nil {
 			return cmp.Or(err, s.target.describe(half, nil))
 		}
